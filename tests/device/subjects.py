@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is tested: the rows of a bundle's metadata that serve one SM, with the facts that shape their cases."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+CASES_PER_GROUP = 300
+"""Fewest random cases per group: (operation, head_dim) for `llm`, the operation for the others."""
+
+CASES_PER_VARIANT = 150
+"""Fewest random cases per variant."""
+
+ROUTES = ("cubin", "driver-ptx")
+"""How a kernel reaches the device: the bundle's cubin, or its PTX assembled by the driver."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """One row under test. `seqlen_q_min`/`seqlen_q_max` (None = no bound) are the lengths for which the selection rules
+    choose this variant, given `use_small_d64`."""
+
+    variant: str
+    operation: str
+    head_dim: int
+    mask: str
+    family: str
+    sm: int
+    tile_m: int
+    tile_n: int
+    ptx_sha256: str
+    ptx_portable: bool
+    seqlen_q_min: int = 1
+    seqlen_q_max: int | None = None
+    use_small_d64: bool = True
+
+    @property
+    def sliding(self) -> bool:
+        """Whether the launch takes a window."""
+        return self.mask in ("sliding_causal", "vision_block")
+
+    @property
+    def paged(self) -> bool:
+        """Whether K and V come from a page pool."""
+        return self.operation in ("paged", "paged_ragged")
+
+    @property
+    def packed(self) -> bool:
+        """Whether Q and O are packed [total, heads, head_dim]."""
+        return self.operation in ("paged_ragged", "vit")
+
+    @property
+    def own_q_lengths(self) -> bool:
+        """Whether each sequence has its own number of queries."""
+        return self.operation in ("paged", "paged_ragged", "padding", "vit")
+
+    @property
+    def routes(self) -> tuple[str, ...]:
+        """The routes by which this kernel can reach the device."""
+        return ROUTES if self.ptx_portable else ROUTES[:1]
+
+
+def read_metadata(bundle: Path | str) -> dict:
+    """The metadata of the bundle in folder `bundle`."""
+    return json.loads((Path(bundle) / "metadata.json").read_text(encoding="utf-8"))
+
+
+def subjects(metadata: Mapping, sm: int, variant: str = "*", family: str = "*") -> tuple[Subject, ...]:
+    """The rows of `metadata` for exactly `sm` whose variant and family match the glob patterns, in the metadata's order."""
+    rows = [row for row in metadata["rows"] if row["sm"] == sm]
+    return tuple(
+        _subject(row, rows, metadata["families"])
+        for row in rows
+        if fnmatchcase(row["variant"], variant) and fnmatchcase(row["family"], family)
+    )
+
+
+def case_count(subject: Subject, everyone: Iterable[Subject]) -> int:
+    """How many random cases `subject` gets, so that its variant and its group both reach their minimum."""
+    peers = sum(_group(other) == _group(subject) for other in everyone)
+    return max(CASES_PER_VARIANT, -(-CASES_PER_GROUP // max(peers, 1)))
+
+
+def _group(subject: Subject) -> tuple:
+    return (subject.operation, subject.head_dim) if subject.operation == "llm" else (subject.operation,)
+
+
+def _subject(row: Mapping, rows: Iterable[Mapping], families: Mapping) -> Subject:
+    low, high, flag = _selection(row, rows)
+    return Subject(
+        variant=row["variant"], operation=row["operation"], head_dim=row["head_dim"], mask=row["mask"], family=row["family"],
+        sm=row["sm"], tile_m=row["tile"]["m"], tile_n=row["tile"]["n"], ptx_sha256=row["ptx_sha256"],
+        ptx_portable=not families[row["family"]]["exact"], seqlen_q_min=low, seqlen_q_max=high, use_small_d64=flag,
+    )
+
+
+def _selection(row: Mapping, rows: Iterable[Mapping]) -> tuple[int, int | None, bool]:
+    """The range of seqlen_q in which `row` is chosen among `rows`, and the flag to go with it."""
+    if row["select"]:
+        return 1, row["select"]["seqlen_q_at_most"], True
+    fields = ("operation", "head_dim", "mask", "dtype")
+    rules = [
+        other["select"]
+        for other in rows
+        if other["select"] and all(other[field] == row[field] for field in fields)
+    ]
+    unconditional = [rule["seqlen_q_at_most"] for rule in rules if not rule.get("only_if")]
+    return max(unconditional, default=0) + 1, None, len(unconditional) == len(rules)
