@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a sequence's rows lie in global memory, for each layout.
+
+A `Sequence` is one (batch, query head) of the problem: its lengths, its Q and O rows, and a key/value source that gives
+the address of a tile of keys. The mainloop sees only this, so an operation is a choice of layout and mask, not a kernel
+of its own. Offsets are 64-bit: batch x sequence x heads x head_dim passes 2^31 in long-context serving.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Int64
+
+from .ops import Fixed
+
+PAGE_TOKENS = 128
+#: Alignment that every row start has, in elements (16 bytes of fp16), which cp.async and TMA ask for.
+VECTOR = 8
+
+
+def _advance(pointer, offset):
+    """Pointer moved by a 64-bit element offset that keeps 16-byte alignment."""
+    return pointer + cute.assume(offset, divby=VECTOR)
+
+
+@dataclass
+class Rows(Fixed):
+    """Rows of one head: `at(row)` is the address of its first element; `stride` in elements (int64)."""
+
+    pointer: Any
+    stride: Any
+
+    def at(self, row):
+        return _advance(self.pointer, Int64(row) * self.stride)
+
+
+@dataclass
+class DenseKeys(Fixed):
+    """Keys and values at a fixed stride (dense BSND and packed layouts)."""
+
+    k: Rows
+    v: Rows
+
+    def k_tile(self, first_key):
+        """Address of the K rows that start at `first_key`."""
+        return self.k.at(first_key)
+
+    def v_tile(self, first_key):
+        """Address of the V rows that start at `first_key`."""
+        return self.v.at(first_key)
+
+    @property
+    def strides(self):
+        return self.k.stride, self.v.stride
+
+
+@dataclass
+class PagedKeys(Fixed):
+    """Keys and values in pages of 128 tokens; K and V pages are independent entries of the page list."""
+
+    pool: Any
+    k_pages: Any
+    v_pages: Any
+    stride_page: Any
+    stride_token: Any
+
+    def _rows(self, pages, first_key):
+        page = pages[first_key // PAGE_TOKENS]
+        offset = Int64(page) * self.stride_page + Int64(first_key % PAGE_TOKENS) * self.stride_token
+        return _advance(self.pool, offset)
+
+    def k_tile(self, first_key):
+        return self._rows(self.k_pages, first_key)
+
+    def v_tile(self, first_key):
+        return self._rows(self.v_pages, first_key)
+
+    @property
+    def strides(self):
+        return self.stride_token, self.stride_token
+
+
+@dataclass
+class Sequence(Fixed):
+    """One (batch, query head).
+
+    q_len, kv_len: logical lengths (they align the mask). key_limit: keys at or past it are never read.
+    rows: query rows that have a place in O and are written (rows in [q_len, rows) are written as zeros).
+    """
+
+    q_len: Any
+    kv_len: Any
+    key_limit: Any
+    rows: Any
+    q: Rows
+    o: Rows
+    keys: Any
+
+
+def _length(cu_seqlens, batch):
+    """(start, length) of a batch entry in a prefix-sum array."""
+    table = cute.make_tensor(cu_seqlens, cute.make_layout(1 << 30))
+    start = table[batch]
+    return start, table[batch + 1] - start
+
+
+def _aligned(stride):
+    return cute.assume(stride, divby=VECTOR)
+
+
+def _dense_rows(pointer, stride_batch, stride_seq, batch, head, head_dim):
+    offset = Int64(batch) * stride_batch + Int64(head) * head_dim
+    return Rows(_advance(pointer, offset), _aligned(stride_seq))
+
+
+def _packed_rows(pointer, stride_seq, start, head, head_dim):
+    stride = _aligned(stride_seq)
+    return Rows(_advance(pointer, Int64(start) * stride + Int64(head) * head_dim), stride)
+
+
+def _paged_keys(a, batch, kv_head):
+    pages = cute.make_tensor(
+        a.page_list + Int64(batch) * a.page_list_stride_batch, cute.make_layout(1 << 30)
+    )
+    values = cute.make_tensor(pages.iterator + a.page_list_stride_plane, cute.make_layout(1 << 30))
+    pool = _advance(a.kv_pool, Int64(kv_head) * a.pool_stride_head)
+    return PagedKeys(pool, pages, values, _aligned(a.pool_stride_page), _aligned(a.pool_stride_token))
+
+
+def sequence(operation: str, a: SimpleNamespace, batch, head, head_dim: int) -> Sequence:
+    """The `Sequence` of (batch, query head) for an operation's kernel arguments `a` (named as in the launch plan)."""
+    kv_head = head // (a.num_q_heads // a.num_kv_heads)
+
+    if operation == "vit":
+        start, length = _length(a.cu_seqlens, batch)
+        q, k, v, o = (
+            _packed_rows(getattr(a, name), getattr(a, f"{name}_stride_seq"), start, h, head_dim)
+            for name, h in (("q", head), ("k", kv_head), ("v", kv_head), ("o", head))
+        )
+        return Sequence(length, length, length, length, q, o, DenseKeys(k, v))
+
+    _, kv_len = _length(a.cu_kv_seqlens, batch)
+
+    if operation == "paged_ragged":
+        start, q_len = _length(a.cu_q_seqlens, batch)
+        q, o = (
+            _packed_rows(getattr(a, name), getattr(a, f"{name}_stride_seq"), start, head, head_dim) for name in ("q", "o")
+        )
+        limit = cutlass.min(kv_len, a.max_pages * PAGE_TOKENS)
+        return Sequence(q_len, kv_len, limit, q_len, q, o, _paged_keys(a, batch, kv_head))
+
+    def dense(name, h):
+        return _dense_rows(
+            getattr(a, name), getattr(a, f"{name}_stride_batch"), getattr(a, f"{name}_stride_seq"), batch, h, head_dim
+        )
+
+    q, o = dense("q", head), dense("o", head)
+    # Without query lengths every physical row is a valid row.
+    q_len = a.seqlen_q
+    if operation in ("paged", "padding"):
+        _, q_len = _length(a.cu_q_seqlens, batch)
+        q_len = cutlass.min(q_len, a.seqlen_q)
+    if operation == "paged":
+        limit = cutlass.min(kv_len, a.max_pages * PAGE_TOKENS)
+        keys = _paged_keys(a, batch, kv_head)
+    else:
+        limit = cutlass.min(kv_len, a.seqlen_kv)
+        keys = DenseKeys(dense("k", kv_head), dense("v", kv_head))
+    return Sequence(q_len, kv_len, limit, a.seqlen_q, q, o, keys)
+
+
+def block_intervals(a: SimpleNamespace, batch):
+    """Reader of a row's vision-block interval (begin, end), both inclusive, from [batch, seqlen_q] int32 arrays."""
+    offset = Int64(batch) * a.block_stride_batch
+    begin = cute.make_tensor(a.block_begin + offset, cute.make_layout(1 << 30))
+    end = cute.make_tensor(a.block_end + offset, cute.make_layout(1 << 30))
+
+    def read(row):
+        safe = cutlass.min(row, a.seqlen_q - 1)
+        return begin[safe], end[safe]
+
+    return read

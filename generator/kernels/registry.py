@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a kernel spec to PTX.
+
+`trace` imports cutlass: call it only in a worker process that sees no GPU and has `CUTE_DSL_ARCH` set to the spec's PTX target.
+"""
+from __future__ import annotations
+
+import importlib
+
+from ..manifest import KernelSpec
+from ..operations import OPERATIONS
+from ..plan import LaunchPlan
+
+#: Where a family's kernels are: module with `build(spec) -> object with .kernel` (a cute.kernel taking the plan's parameters as a tuple).
+_FAMILIES = {"ampere": "generator.kernels.ampere.attention", "hopper": "generator.kernels.hopper.attention"}
+SYMBOL_PREFIX = "fmhaforge"
+
+
+def source_modules(spec: KernelSpec) -> tuple[str, ...]:
+    """The module to import for a spec's family; its imports are the kernel's sources."""
+    return (_FAMILIES[spec.family],)
+
+
+def trace(spec: KernelSpec, plan: LaunchPlan) -> str:
+    """PTX of the kernel, with one entry whose parameters are the plan's, in order.
+
+    :raises KeyError: for a family without kernels
+    """
+    import cutlass
+    import cutlass.cute as cute
+
+    kernel = importlib.import_module(_FAMILIES[spec.family]).build(spec)
+
+    @cute.jit
+    def host(arguments, stream):
+        kernel.kernel(arguments).launch(
+            grid=[1, 1, 1], block=list(plan.block), cluster=list(plan.cluster), smem=plan.smem_bytes, stream=stream
+        )
+
+    type(kernel).kernel.set_name_prefix(f"{SYMBOL_PREFIX}_{spec.operation}", remove_cutlass_symbol=True, keep_mangled_name=False)
+    arguments = tuple(_placeholder(spec, parameter, cutlass, cute) for parameter in plan.params)
+    compiled = cute.compile(
+        host, arguments, cute.runtime.make_fake_stream(), options=f"--gpu-arch {spec.ptx_target} --keep-ptx"
+    )
+    ptx = compiled.__ptx__
+    return ptx.decode() if isinstance(ptx, bytes) else ptx
+
+
+def _placeholder(spec: KernelSpec, parameter, cutlass, cute):
+    """A fake argument of a parameter's type; no memory stands behind it."""
+    if parameter.type == "ptr":
+        argument = OPERATIONS[spec.operation].argument(parameter.value)
+        element = {"float16": cutlass.Float16, "int32": cutlass.Int32}[argument.dtype]
+        return cute.runtime.make_ptr(element, 0, cute.AddressSpace.gmem, assumed_align=argument.alignment)
+    if parameter.type == "tensormap":
+        from .hopper.tensor_maps import placeholder
+
+        return placeholder(parameter)
+    return {"i32": cutlass.Int32, "i64": cutlass.Int64, "f32": cutlass.Float32}[parameter.type](1)

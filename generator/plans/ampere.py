@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Launch plan of the `ampere` family: geometry, shared memory, grid and kernel parameters, as data.
+
+The kernel (generator/kernels/ampere) takes its geometry and its parameter order from here, so the plan and the kernel
+cannot drift apart unseen; the build compares both with the cubin.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..manifest import KernelSpec
+from ..operations import OPERATIONS
+from ..plan import LaunchPlan, Param
+
+ELEMENT_BYTES = 2
+UNIT = 8  # fp16 elements in 16 bytes
+MMA_K = 16
+
+
+def _round_up(value: int, multiple: int) -> int:
+    return -(-value // multiple) * multiple
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """Sizes of a kernel: rows and keys per tile, warps, padded head_dim, shared-memory pitch (elements).
+
+    `row_warps` warps split the query rows; with `column_groups` > 1 that many groups of them split the keys of Q K^T and
+    the columns of P V, which is what a 512-wide head needs to hold its accumulator in registers.
+    """
+
+    head_dim: int
+    m: int
+    n: int
+    warps: int
+    column_groups: int
+
+    @property
+    def threads(self) -> int:
+        return 32 * self.warps
+
+    @property
+    def row_warps(self) -> int:
+        return self.warps // self.column_groups
+
+    @property
+    def qk_dim(self) -> int:
+        """head_dim rounded up to the 16 of one tensor-core step; the columns past head_dim are zeros."""
+        return _round_up(self.head_dim, MMA_K)
+
+    @property
+    def row_pitch(self) -> int:
+        """Elements from one shared row to the next: an odd number of 16-byte units."""
+        units = self.qk_dim // UNIT
+        return (units + 1 - units % 2) * UNIT
+
+    @property
+    def value_dim(self) -> int:
+        """Columns that P V computes: head_dim rounded up to what the warps take at a time (16 columns each)."""
+        return _round_up(self.head_dim, 16 * self.column_groups)
+
+    @property
+    def exchange_bytes(self) -> int:
+        """Shared memory in which column groups exchange row maxima and sums: FP32 per row and group."""
+        return 4 * self.m * self.column_groups if self.column_groups > 1 else 0
+
+    @property
+    def q_elements(self) -> int:
+        return self.m * self.row_pitch
+
+    @property
+    def kv_elements(self) -> int:
+        return self.n * self.row_pitch
+
+    @property
+    def shared_bytes(self) -> int:
+        """Q, K and V tiles, then the exchange area."""
+        return ELEMENT_BYTES * (self.q_elements + 2 * self.kv_elements) + self.exchange_bytes
+
+
+def geometry(spec: KernelSpec) -> Geometry:
+    """The geometry that a kernel's spec asks for."""
+    tile = spec.tile
+    return Geometry(spec.head_dim, tile.m, tile.n, tile.warps, tile.column_groups)
+
+
+#: ABI arguments that no kernel needs: the grid carries the batch, and the rest only serve checks.
+_UNUSED = {"batch", "total_seqlen", "total_seqlen_q", "num_flat_pages", "max_seqlen", "max_seqlen_q"}
+_ORDER = {"ptr": 0, "i64": 1, "i32": 2, "f32": 3}
+#: The extent that the query tiles of an operation cover.
+_QUERY_EXTENT = {"vit": "max_seqlen", "paged_ragged": "max_seqlen_q"}
+
+
+def kernel_parameters(spec: KernelSpec) -> tuple[Param, ...]:
+    """Parameters in kernel order: pointers, 64-bit, 32-bit integers, floats (so that no padding arises)."""
+    windowed = spec.mask in ("sliding_causal", "vision_block")
+    used = [
+        argument
+        for argument in OPERATIONS[spec.operation].arguments
+        if (argument.name not in _UNUSED or (spec.checked and argument.name == "num_flat_pages"))
+        and (argument.name != "window_size_left" or windowed)
+    ]
+    used.sort(key=lambda argument: _ORDER[argument.type])
+    return tuple(Param(argument.name, argument.type, argument.name) for argument in used)
+
+
+def plan(spec: KernelSpec) -> LaunchPlan:
+    """The launch plan of a kernel: one block per (query tile, query head, batch entry)."""
+    g = geometry(spec)
+    extent = _QUERY_EXTENT.get(spec.operation, "seqlen_q")
+    return LaunchPlan(
+        grid=(f"ceil_div({extent}, {g.m})", "num_q_heads", "batch"),
+        block=(g.threads, 1, 1),
+        cluster=(1, 1, 1),
+        smem_bytes=g.shared_bytes,
+        empty_if_zero=("batch", extent, "num_q_heads"),
+        params=kernel_parameters(spec),
+    )
