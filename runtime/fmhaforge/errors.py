@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Everything the runtime raises on purpose. Each message names the place and the remedy.
+
+::
+
+    FmhaForgeError
+    |-- BundleError              the files of a bundle
+    |   |-- BundleNotFoundError
+    |   |-- SchemaError          metadata that this runtime cannot read
+    |   `-- IntegrityError       a file differs from its recorded digest or content
+    |-- UnsupportedError         no row serves the request; `.support` says why
+    |-- ArgumentError            an argument breaks a precondition; `.argument` names it (also a ValueError)
+    |   |-- DtypeError
+    |   |-- ShapeError
+    |   |-- StrideError
+    |   |-- AlignmentError
+    |   |-- DeviceError          memory or stream of another device
+    |   `-- ReadOnlyError
+    |-- DriverMissingError       cuda.bindings or libcuda cannot be loaded
+    |-- DriverError              a driver call failed; `.call`, `.code`, `.status`
+    `-- LoadError                a cubin cannot be made ready
+        |-- EmptyLibraryError    it loaded, but holds no kernel
+        |-- CaptureError         a first load during stream capture
+        `-- ForkedError          loaded before fork(), used in the child
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .query import Support
+
+
+class FmhaForgeError(Exception):
+    """Base of everything this package raises on purpose."""
+
+
+class BundleError(FmhaForgeError):
+    """Something is wrong with the files of a bundle. `path` is the file, `reason` what and the remedy."""
+
+    def __init__(self, path: object, reason: str):
+        super().__init__(f"{path}: {reason}")
+        self.path = str(path)
+        self.reason = reason
+
+
+class BundleNotFoundError(BundleError):
+    """There is no bundle at the path."""
+
+
+class SchemaError(BundleError):
+    """`metadata.json` cannot be read by this runtime; `reason` names the field."""
+
+
+class IntegrityError(BundleError):
+    """A file of the bundle is missing or is not what the metadata says."""
+
+
+class UnsupportedError(FmhaForgeError):
+    """No row of the bundle serves the request. `support` is the falsy answer with its reason and nearest rows."""
+
+    def __init__(self, support: Support):
+        super().__init__(support.reason)
+        self.support = support
+        self.reason = support.reason
+
+
+class ArgumentError(FmhaForgeError, ValueError):
+    """The argument `argument` breaks a precondition; `reason` says which and what to do."""
+
+    def __init__(self, argument: str, reason: str):
+        super().__init__(f"{argument}: {reason}")
+        self.argument = argument
+        self.reason = reason
+
+
+class DtypeError(ArgumentError):
+    """A tensor has another element type than the row."""
+
+
+class ShapeError(ArgumentError):
+    """A tensor has the wrong rank or extents."""
+
+
+class StrideError(ArgumentError):
+    """A tensor is laid out in a way that the kernels cannot address."""
+
+
+class AlignmentError(ArgumentError):
+    """A base address or a stride is not a multiple of 16 bytes."""
+
+
+class DeviceError(ArgumentError):
+    """Memory or a stream belongs to another device than the runner, or to none."""
+
+
+class ReadOnlyError(ArgumentError):
+    """The output cannot be written."""
+
+
+class DriverMissingError(FmhaForgeError):
+    """The CUDA driver or its Python bindings cannot be loaded."""
+
+
+class DriverError(FmhaForgeError):
+    """The driver call `call` failed with `status` (such as CUDA_ERROR_INVALID_VALUE, number `code`)."""
+
+    def __init__(self, call: str, code: int, status: str, detail: str = ""):
+        super().__init__(f"{call} failed: {status} ({code})" + (f"; {detail}" if detail else ""))
+        self.call = call
+        self.code = code
+        self.status = status
+
+
+class LoadError(FmhaForgeError):
+    """The row `row` cannot be made ready on a device; `reason` says why and what to do."""
+
+    def __init__(self, row: str, reason: str):
+        super().__init__(f"{row}: {reason}")
+        self.row = row
+        self.reason = reason
+
+
+class EmptyLibraryError(LoadError):
+    """The driver accepted the cubin but found no kernel in it: it was built for another device."""
+
+
+class CaptureError(LoadError):
+    """A first load was asked for while the stream captures a graph."""
+
+
+class ForkedError(LoadError):
+    """The process forked after kernels had been loaded; a CUDA context does not survive fork()."""

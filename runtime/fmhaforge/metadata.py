@@ -1,0 +1,301 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The contents of `metadata.json` as frozen dataclasses. This is the one place that reads the file's format."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from . import expr
+from .checks import Check
+from .errors import SchemaError
+from .fields import Fields
+
+SCHEMA_VERSION = 1
+"""The schema that this runtime reads."""
+
+PARAM_TYPES = ("ptr", "i32", "i64", "f32", "tensormap")
+
+
+@dataclass(frozen=True)
+class Argument:
+    """One ABI argument of an operation: its type, element type and the limits that hold before any launch.
+
+    `shape` holds the extents of a pointer's tensor as expressions, outermost first; it is empty for scalars.
+    """
+
+    name: str
+    type: str
+    dtype: str | None
+    access: str | None
+    shape: tuple[str, ...]
+    alignment: int
+    minimum: int | None
+    maximum: int | None
+    multiple_of: int
+
+
+@dataclass(frozen=True)
+class Operation:
+    """An ABI class: the masks it serves, its arguments in C order and the relations between them."""
+
+    name: str
+    kv_layout: str
+    masks: tuple[str, ...]
+    seqlen_q_argument: str
+    flags: tuple[str, ...]
+    arguments: Mapping[str, Argument]
+    checks: tuple[Check, ...]
+
+
+@dataclass(frozen=True)
+class Target:
+    """A device generation: its SM and the most shared memory a block may opt into."""
+
+    sm: int
+    smem_limit: int
+
+
+@dataclass(frozen=True)
+class TensorMap:
+    """How a tensor map is encoded: `dims` (innermost first) and `strides_bytes` (of dims 1..) are expressions."""
+
+    base: str
+    dtype: str
+    dims: tuple[str, ...]
+    strides_bytes: tuple[str, ...]
+    box: tuple[int, ...]
+    swizzle: int
+    l2_promotion: int
+
+
+@dataclass(frozen=True)
+class Param:
+    """One kernel parameter: `value` is an expression or a bare argument name; a tensor map has `map` instead."""
+
+    name: str
+    type: str
+    value: str | None
+    map: TensorMap | None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a row is launched, as data."""
+
+    grid: tuple[str, str, str]
+    block: tuple[int, int, int]
+    cluster: tuple[int, int, int]
+    smem_bytes: int
+    empty_if_zero: tuple[str, ...]
+    params: tuple[Param, ...]
+
+
+@dataclass(frozen=True)
+class Select:
+    """When a row is preferred: `seqlen_q <= seqlen_q_at_most`, and the flag `only_if`, if named, is true."""
+
+    seqlen_q_at_most: int
+    only_if: str | None
+
+
+@dataclass(frozen=True)
+class Row:
+    """A variant built for an SM. `raw` is the row as it stands in the metadata."""
+
+    variant: str
+    sm: int
+    operation: str
+    mask: str
+    head_dim: int
+    kv_layout: str
+    dtype: str
+    family: str
+    checked: bool
+    select: Select | None
+    cubin: str
+    cubin_sha256: str
+    cubin_bytes: int
+    ptx: str
+    ptx_sha256: str
+    ptx_target: str
+    arch: str
+    symbol: str
+    registers: int
+    spill_bytes: int
+    smem_bytes: int
+    static_smem_bytes: int
+    threads: int
+    plan: Plan
+    validated: bool
+    raw: Mapping[str, Any]
+
+    @property
+    def label(self) -> str:
+        """The row in words, for messages: `fmha_v2_d64 for SM 90`."""
+        return f"{self.variant} for SM {self.sm}"
+
+
+@dataclass(frozen=True)
+class Metadata:
+    """A whole bundle, as data. `rows` keeps the manifest's order, which decides between rules that hold at once."""
+
+    name: str
+    version: str
+    validated: bool
+    operations: Mapping[str, Operation]
+    targets: Mapping[int, Target]
+    exact_families: frozenset[str]
+    families: tuple[str, ...]
+    arch_table: Mapping[int, tuple[int, ...]]
+    rows: tuple[Row, ...]
+    raw: Mapping[str, Any]
+
+
+def parse(data: bytes, path: object) -> Metadata:
+    """Reads the bytes of `metadata.json`; `path` is used in messages. Raises SchemaError naming the field."""
+    try:
+        document = json.loads(data)
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise SchemaError(path, f"is not JSON ({error}); rebuild the bundle or fetch it again") from error
+    fields = Fields(path, "", document)
+    version = fields.get("schema_version", int)
+    if version != SCHEMA_VERSION:
+        remedy = "upgrade fmhaforge" if version > SCHEMA_VERSION else "rebuild the bundle"
+        raise SchemaError(path, f"has schema version {version}, this runtime reads {SCHEMA_VERSION}; {remedy}")
+    families = fields.named("families", lambda _, family: family.get("exact", bool))
+    metadata = Metadata(
+        name=fields.get("name", str),
+        version=fields.get("version", str),
+        validated=fields.get("validated", bool),
+        operations=fields.named("operations", _operation),
+        targets={target.sm: target for target in map(_target, fields.children("targets"))},
+        exact_families=frozenset(name for name, exact in families.items() if exact),
+        families=tuple(families),
+        arch_table=_arch_table(fields.child("arch_table")),
+        rows=tuple(map(_row, fields.children("rows"))),
+        raw=document,
+    )
+    _check_references(metadata, fields)
+    return metadata
+
+
+def _operation(name: str, fields: Fields) -> Operation:
+    arguments = map(_argument, fields.children("arguments"))
+    return Operation(
+        name, fields.get("kv_layout", str), fields.items("masks", str), fields.get("seqlen_q_argument", str),
+        fields.items("flags", str), {argument.name: argument for argument in arguments},
+        tuple(map(_check, fields.children("checks"))))
+
+
+def _argument(fields: Fields) -> Argument:
+    return Argument(
+        fields.get("name", str), fields.get("type", str), fields.optional("dtype", str), fields.optional("access", str),
+        _shape(fields), fields.get("alignment", int), fields.optional("minimum", int), fields.optional("maximum", int),
+        fields.get("multiple_of", int))
+
+
+def _shape(fields: Fields) -> tuple[str, ...]:
+    text = fields.optional("shape", str)
+    if text is None:
+        return ()
+    if not (text.startswith("[") and text.endswith("]")):
+        raise fields.error("shape", f"must look like [batch, 2], not {text!r}")
+    extents = tuple(extent.strip() for extent in text[1:-1].split(","))
+    for extent in extents:
+        _expression(fields, "shape", extent)
+    return extents
+
+
+def _expression(fields: Fields, key: str, text: str) -> str:
+    try:
+        expr.parse(text)
+    except expr.ExprError as error:
+        raise fields.error(key, f"cannot be read: {error}") from error
+    return text
+
+
+def _check(fields: Fields) -> Check:
+    values = {key: fields.get(key, str) for key in ("name", "kind", "left", "right", "message")}
+    try:
+        return Check.from_json(values)
+    except ValueError as error:
+        raise fields.error("kind", str(error)) from error
+
+
+def _target(fields: Fields) -> Target:
+    return Target(fields.get("sm", int), fields.get("smem_limit", int))
+
+
+def _arch_table(fields: Fields) -> dict[int, tuple[int, ...]]:
+    try:
+        return {int(sm): fields.items(sm, int) for sm in fields.values}
+    except ValueError as error:
+        raise SchemaError(fields.path, f"{fields.where} has a key that is no SM number ({error}); rebuild the bundle") from error
+
+
+def _tensor_map(fields: Fields) -> TensorMap:
+    dims, strides = fields.items("dims", str), fields.items("strides_bytes", str)
+    for key, texts in (("dims", dims), ("strides_bytes", strides)):
+        for text in texts:
+            _expression(fields, key, text)
+    return TensorMap(fields.get("base", str), fields.get("dtype", str), dims, strides, fields.items("box", int),
+                     fields.get("swizzle", int), fields.get("l2_promotion", int))
+
+
+def _param(fields: Fields) -> Param:
+    kind = fields.get("type", str)
+    if kind not in PARAM_TYPES:
+        raise fields.error("type", f"must be one of {', '.join(PARAM_TYPES)}, not {kind!r}")
+    if kind == "tensormap":
+        return Param(fields.get("name", str), kind, None, _tensor_map(fields.child("map")))
+    return Param(fields.get("name", str), kind, _expression(fields, "value", fields.get("value", str)), None)
+
+
+def _plan(fields: Fields) -> Plan:
+    grid = fields.triple("grid", str)
+    for text in grid:
+        _expression(fields, "grid", text)
+    return Plan(grid, fields.triple("block", int), fields.triple("cluster", int), fields.get("smem_bytes", int),
+                fields.items("empty_if_zero", str), tuple(map(_param, fields.children("params"))))
+
+
+def _select(fields: Fields) -> Select:
+    return Select(fields.get("seqlen_q_at_most", int), fields.optional("only_if", str))
+
+
+def _row(fields: Fields) -> Row:
+    texts = ("variant", "operation", "mask", "kv_layout", "dtype", "family", "cubin", "cubin_sha256", "ptx", "ptx_sha256",
+             "ptx_target", "arch", "symbol")
+    numbers = ("sm", "head_dim", "cubin_bytes", "registers", "spill_bytes", "smem_bytes", "static_smem_bytes", "threads")
+    return Row(
+        **{key: fields.get(key, str) for key in texts},
+        **{key: fields.get(key, int) for key in numbers},
+        **{key: fields.get(key, bool) for key in ("checked", "validated")},
+        select=_select(fields.child("select")) if fields.values.get("select") is not None else None,
+        plan=_plan(fields.child("plan")),
+        raw=fields.values,
+    )
+
+
+def _check_references(metadata: Metadata, fields: Fields) -> None:
+    """What a row names must exist, so that nothing fails later with a KeyError."""
+    seen = set()
+    for index, row in enumerate(metadata.rows):
+        where = f"rows[{index}]"
+        if row.operation not in metadata.operations:
+            raise fields.error(f"{where}.operation", f"is {row.operation!r}, which is not among the operations")
+        if row.family not in metadata.families:
+            raise fields.error(f"{where}.family", f"is {row.family!r}, which is not among the families")
+        if (row.variant, row.sm) in seen:
+            raise fields.error(where, f"repeats {row.label}")
+        seen.add((row.variant, row.sm))
+        arguments = metadata.operations[row.operation].arguments
+        for name in row.plan.empty_if_zero:
+            if name not in arguments:
+                raise fields.error(f"{where}.plan.empty_if_zero", f"names {name!r}, which is no argument of {row.operation}")
+    missing = set(metadata.arch_table) - set(metadata.targets)
+    if missing:
+        raise fields.error("arch_table", f"serves SM {min(missing)}, which is not among the targets")
