@@ -240,7 +240,7 @@ def _window(subject, longest, number, rng):
 
 
 def _scale(subject, number, rng):
-    named = {0: 0.05, 1: 2.0, 2: 1.0, 3: 1 / math.sqrt(subject.head_dim)}
+    named = {0: 0.05, 1: 2.0, 2: 1.0, 3: max(1 / math.sqrt(subject.head_dim), 0.05)}
     return named.get(number % 13, math.exp(rng.uniform(math.log(0.05), math.log(2.0))))
 
 

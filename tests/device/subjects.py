@@ -102,7 +102,7 @@ def _selection(row: Mapping, rows: Iterable[Mapping]) -> tuple[int, int | None, 
     """The range of seqlen_q in which `row` is chosen among `rows`, and the flag to go with it."""
     if row["select"]:
         return 1, row["select"]["seqlen_q_at_most"], True
-    fields = ("operation", "head_dim", "mask", "dtype")
+    fields = ("operation", "head_dim", "mask", "dtype", "checked")
     rules = [
         other["select"]
         for other in rows

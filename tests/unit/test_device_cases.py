@@ -19,17 +19,15 @@ def everyone(manifest):
 
 
 def metadata_of(manifest):
-    rows = []
-    for row in manifest.rows():
-        select = row.variant.select
-        rows.append({
+    rows = [
+        {
             "variant": row.variant.name, "sm": row.target.sm, "operation": row.variant.operation, "mask": row.variant.mask,
-            "head_dim": row.variant.head_dim, "dtype": row.variant.dtype, "family": row.family.name,
-            "tile": {"m": row.tile.m, "n": row.tile.n}, "ptx_sha256": "0" * 64,
-            "select": select and {"seqlen_q_at_most": select.seqlen_q_at_most, "only_if": select.only_if},
-        })
-    families = {name: {"exact": family.exact} for name, family in manifest.families.items()}
-    return {"rows": rows, "families": families}
+            "head_dim": row.variant.head_dim, "dtype": row.variant.dtype, "family": row.family.name, "tile": dict(row.tile),
+            "checked": row.variant.checked, "ptx_sha256": "0" * 64, "select": row.variant.to_json()["select"],
+        }
+        for row in manifest.rows()
+    ]
+    return {"rows": rows, "families": {family.name: family.to_json() for family in manifest.families}}
 
 
 def all_cases(subject, everyone):
