@@ -139,6 +139,8 @@ def _sm_list(node: Node, what: str, allowed: tuple[int, ...], refusal: str) -> t
 
 _REQUIRED = ("name", "operation", "head_dim", "mask", "kv_layout", "dtype", "abi_class", "family", "tile", "sms")
 _OPTIONAL = ("select", "overrides", "checked")
+VARIANT_FIELDS = _REQUIRED + _OPTIONAL
+"""Every field that a variant may have."""
 
 
 def _variants(node: Node, context: _Context) -> tuple[Variant, ...]:

@@ -19,3 +19,10 @@ def manifest():
     from generator.manifest import load
 
     return load(ROOT / "variants.yaml")
+
+
+@pytest.fixture(scope="session")
+def sample_text():
+    """The complete manifest that docs/manifest.md shows."""
+    text = (ROOT / "docs" / "manifest.md").read_text(encoding="utf-8")
+    return text.split("```yaml\n")[1].split("```")[0]
