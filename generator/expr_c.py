@@ -1,80 +1,37 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Expressions of launch plans as C: calls of checked 64-bit helpers, so that C and Python agree on every value and error.
+"""Expressions of launch plans as C, from the same syntax tree that the runtime evaluates.
 
-`HELPERS` is the C source of the helpers (C11 and C++17, GCC or Clang). Each takes a status first: an `int *` that is set to 1
-when a value does not fit in 64 bits or a divisor is <= 0; the value is then meaningless and must not be used.
+The C functions are those of `generator/csrc`: `ff_add`, `ff_sub`, `ff_mul` and `ff_ceil_div` take a `bool*` last, which they set
+when a value does not fit in 64 bits or a divisor is <= 0; `ff_min` and `ff_max` can't fail.
 """
 
 from __future__ import annotations
 
 from fmhaforge import expr
 
-PREFIX = "fmhaforge_expr_"
-
-HELPERS = """\
-static inline int64_t fmhaforge_expr_add(int *status, int64_t a, int64_t b)
-{
-    int64_t result = 0;
-    *status |= __builtin_add_overflow(a, b, &result);
-    return result;
-}
-
-static inline int64_t fmhaforge_expr_sub(int *status, int64_t a, int64_t b)
-{
-    int64_t result = 0;
-    *status |= __builtin_sub_overflow(a, b, &result);
-    return result;
-}
-
-static inline int64_t fmhaforge_expr_mul(int *status, int64_t a, int64_t b)
-{
-    int64_t result = 0;
-    *status |= __builtin_mul_overflow(a, b, &result);
-    return result;
-}
-
-static inline int64_t fmhaforge_expr_ceil_div(int *status, int64_t a, int64_t b)
-{
-    if (b <= 0) {
-        *status = 1;
-        return 0;
-    }
-    return a / b + (a % b > 0 ? 1 : 0);
-}
-
-static inline int64_t fmhaforge_expr_min(int *status, int64_t a, int64_t b)
-{
-    (void)status;
-    return a < b ? a : b;
-}
-
-static inline int64_t fmhaforge_expr_max(int *status, int64_t a, int64_t b)
-{
-    (void)status;
-    return a > b ? a : b;
-}
-"""
-
-_OPERATORS = {"+": "add", "-": "sub", "*": "mul"}
+_FUNCTIONS = {"+": "ff_add", "-": "ff_sub", "*": "ff_mul", "ceil_div": "ff_ceil_div", "min": "ff_min", "max": "ff_max"}
+_CANNOT_FAIL = ("min", "max")
 
 
-def render(text: str, variable: str = "{}", status: str = "&status") -> str:
+def render(text: str, variable: str = "{}", bad: str = "&bad") -> str:
     """The C expression (type int64_t) for `text`.
 
-    `variable` is the format of a name (`args->{}`), which is cast to int64_t; `status` is the C expression of the status
-    pointer. Raises ExprError when `text` can't be read.
+    `variable` is the format of a name (`args->{}`), which is cast to int64_t; `bad` is the C expression of the `bool*`. Raises
+    ExprError when `text` can't be read.
     """
-    return _render(expr.parse(text), variable, status)
+    return _render(expr.parse(text), variable, bad)
 
 
-def _render(node: expr.Node, variable: str, status: str) -> str:
+def _render(node: expr.Node, variable: str, bad: str) -> str:
     if isinstance(node, expr.Number):
         return f"INT64_C({node.value})"
     if isinstance(node, expr.Name):
         return f"(int64_t){variable.format(node.name)}"
     if isinstance(node, expr.Binary):
-        function, operands = _OPERATORS[node.op], (node.left, node.right)
+        symbol, operands = node.op, (node.left, node.right)
     else:
-        function, operands = node.function, node.arguments
-    arguments = ", ".join(_render(operand, variable, status) for operand in operands)
-    return f"{PREFIX}{function}({status}, {arguments})"
+        symbol, operands = node.function, node.arguments
+    arguments = [_render(operand, variable, bad) for operand in operands]
+    if symbol not in _CANNOT_FAIL:
+        arguments.append(bad)
+    return f"{_FUNCTIONS[symbol]}({', '.join(arguments)})"
