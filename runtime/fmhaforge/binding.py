@@ -17,6 +17,7 @@ from . import expr
 from .dtypes import INT_MAX, ITEM_BYTES
 from .errors import AlignmentError, ArgumentError, DtypeError, ReadOnlyError, ShapeError, StrideError
 from .metadata import Argument, Operation
+from .names import public_name
 from .query import request_problem
 from .tensors import TensorView, contiguous_strides
 
@@ -29,20 +30,12 @@ NO_WINDOW = 1 << 30
 MAX_ATTENTION_SCALE = 2.0**80
 """Above this, finite float16 inputs could overflow the float32 scores."""
 
-_PUBLIC = {"batch": "batch_size", "seqlen_kv": "kv_seqlen", "kv_pool": "paged_kv_pool", "page_list": "kv_cache_page_list",
-           "max_pages": "max_pages_per_seq", "total_seqlen_q": "total_q_seqlen", "max_seqlen_q": "max_q_seqlen"}
-
 _STRIDES = {
     ("kv_pool", 4): ("pool_stride_page", "pool_stride_token", "pool_stride_head", None),
     ("page_list", 3): ("page_list_stride_batch", "page_list_stride_plane", None),
     ("block_begin", 2): ("block_stride_batch", None),
     ("block_end", 2): ("block_stride_batch", None),
 }
-
-
-def public_name(name: str) -> str:
-    """The name under which the runner's functions know the ABI argument `name`."""
-    return _PUBLIC.get(name, name)
 
 
 def stride_arguments(tensor: str, rank: int) -> tuple[str | None, ...]:
@@ -56,25 +49,24 @@ def stride_arguments(tensor: str, rank: int) -> tuple[str | None, ...]:
     return (None,) * rank
 
 
-def bind(operation: Operation, views: Mapping[str, TensorView], sizes: Mapping[str, int], fixed: Mapping[str, int],
-         dtype: str) -> dict[str, int]:
+def bind(operation: Operation, views: Mapping[str, TensorView], sizes: Mapping[str, int], fixed: Mapping[str, int]) -> dict[str, int]:
     """The integer and pointer arguments of a call.
 
     `views` holds one view per pointer argument, `sizes` the sizes that the caller stated, by ABI name (they must agree with the
     tensors' shapes, and must be complete for bare addresses), `fixed` the values that shapes may name but that are no arguments
-    (head_dim). `dtype` is the element type of the row. Raises an ArgumentError that names the argument.
+    (head_dim). Raises an ArgumentError that names the argument.
     """
     views = {name: _merge_planes(view) if name == "kv_pool" else view for name, view in views.items()}
     pointers = [argument for argument in operation.arguments.values() if argument.type == "ptr"]
     values = {**sizes, **fixed}
     for argument in pointers:
-        _check_form(argument, views[argument.name], dtype)
+        _check_form(argument, views[argument.name])
         _learn(argument, views[argument.name], values)
     for argument in pointers:
-        view = _shaped(argument, views[argument.name], values, views)
+        view = _shaped(argument, views[argument.name], values)
         _take_strides(argument, view, values)
         values[argument.name] = _pointer(argument, view, views["o"].pointer)
-    _check_output(operation, views)
+    _check_output(views["o"])
     return {name: value for name, value in values.items() if name not in fixed}
 
 
@@ -135,13 +127,12 @@ def window_size_left(sliding_window_size: object, negative: bool = True) -> int:
 # -- shapes -----------------------------------------------------------------------------------------------------------------
 
 
-def _check_form(argument: Argument, view: TensorView, dtype: str) -> None:
+def _check_form(argument: Argument, view: TensorView) -> None:
     if view.shape is None:
         return
     name = public_name(argument.name)
-    wanted = dtype if argument.dtype == "float16" else argument.dtype
-    if view.dtype != wanted:
-        raise DtypeError(name, f"has element type {view.dtype}; convert it to {wanted}")
+    if view.dtype != argument.dtype:
+        raise DtypeError(name, f"has element type {view.dtype}; convert it to {argument.dtype}")
     if len(view.shape) != len(argument.shape):
         raise ShapeError(name, f"has shape {list(view.shape)}; its shape is [{', '.join(argument.shape)}]")
     if argument.access == "out" and view.read_only:
@@ -166,7 +157,7 @@ def _unknown(text: str) -> tuple[str | None, int]:
     return None, 0
 
 
-def _shaped(argument: Argument, view: TensorView, values: Mapping[str, int], views: Mapping[str, TensorView]) -> TensorView:
+def _shaped(argument: Argument, view: TensorView, values: Mapping[str, int]) -> TensorView:
     """The view with a shape: checked if it has one, made from the sizes for a bare address."""
     shape = tuple(_extent(argument, text, values) for text in argument.shape)
     if view.shape is None:
@@ -234,8 +225,7 @@ def _pointer(argument: Argument, view: TensorView, stand_in: int) -> int:
     return view.pointer
 
 
-def _check_output(operation: Operation, views: Mapping[str, TensorView]) -> None:
-    output = views["o"]
+def _check_output(output: TensorView) -> None:
     if output.shape is None:
         return
     assert output.strides is not None

@@ -18,6 +18,9 @@ from typing import Any
 from .errors import DriverError, DriverMissingError
 
 TENSOR_MAP_BYTES = 128
+SPECIAL_STREAMS = (0, 1, 2)
+"""The default stream, the legacy stream and the per-thread stream: handles that belong to whatever context is current."""
+
 _SWIZZLE_BYTES = {0: "NONE", 32: "32B", 64: "64B", 128: "128B"}
 _PROMOTION_BYTES = {0: "NONE", 64: "L2_64B", 128: "L2_128B", 256: "L2_256B"}
 _TENSOR_MAP_DTYPES = {"float16": "FLOAT16", "int32": "INT32"}
@@ -113,13 +116,21 @@ class Driver:
             return self._primary[device]
 
     @contextmanager
-    def context_of(self, device: int) -> Iterator[int]:
-        """Makes a context of the device current for a block: the thread's own if it fits, else the device's primary one."""
+    def context_of(self, device: int, stream: int = 0) -> Iterator[int]:
+        """Makes the right context current for a block and yields it.
+
+        That is the stream's own context, or for the special streams 0, 1 and 2 the thread's context if it is one of the device,
+        else the device's primary context.
+        """
         _ = self.module
-        if self.current_device() == device:
-            yield self.current_context()
+        current = self.current_context()
+        if stream not in SPECIAL_STREAMS:
+            context = int(self.call("cuStreamGetCtx", stream))
+        else:
+            context = current if self.current_device() == device else self.primary_context(device)
+        if context == current:
+            yield context
             return
-        context = self.primary_context(device)
         self.call("cuCtxPushCurrent", context)
         try:
             yield context
@@ -138,6 +149,8 @@ class Driver:
     def stream_device(self, stream: int) -> int:
         """The device of a stream that was created (not of one of the special streams 0, 1, 2)."""
         context = int(self.call("cuStreamGetCtx", stream))
+        if context == self.current_context():
+            return int(self.call("cuCtxGetDevice"))
         self.call("cuCtxPushCurrent", context)
         try:
             return int(self.call("cuCtxGetDevice"))

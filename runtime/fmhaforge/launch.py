@@ -12,6 +12,7 @@ from . import expr
 from .driver import TENSOR_MAP_BYTES, Driver
 from .errors import ArgumentError
 from .metadata import Param, Plan, TensorMap
+from .names import public_name
 
 GRID_LIMITS = (2**31 - 1, 65535, 65535)
 """The most blocks in x, y and z that any device takes."""
@@ -65,7 +66,7 @@ class CompiledPlan:
         try:
             problem = self.grid_problem(values)
             if problem:
-                raise ArgumentError(*problem)
+                raise ArgumentError(public_name(problem[0]), f"{problem[1]}; split the work")
             grid = tuple(compute(values) for compute in self._grid)  # type: ignore[arg-type]
             packed = self._struct.pack(*[value(values, driver) for value in self._values])
         except expr.ExprError as error:

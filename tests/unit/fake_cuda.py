@@ -1,0 +1,262 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A CUDA driver in Python: the functions of `cuda.bindings.driver` that the runtime calls, over made-up devices.
+
+It decides by its own rules what loads and launches (binary compatibility, shared memory, grid limits), so that the tests can
+compare the runtime's answers with a driver's. Launches are recorded with their parameters.
+"""
+
+import ctypes
+import json
+from dataclasses import dataclass, field
+
+from cuda.bindings import driver as real
+from fake_bundle import FAKE_MARK, ptx_kernels
+
+TEGRA = {87, 101, 110}
+OK = real.CUresult.CUDA_SUCCESS
+SHARED_LIMIT = {80: 166912, 86: 101376, 87: 166912, 89: 101376, 90: 232448, 100: 232448, 101: 232448, 103: 232448, 110: 232448,
+                120: 101376, 121: 101376, 75: 65536}
+
+
+def loads_on(built, exact, device):
+    """Whether a cubin of SM `built` holds code for `device`, by NVIDIA's binary compatibility."""
+    if built == device or {built, device} == {101, 110} and not exact:
+        return True
+    same_major = built // 10 == device // 10
+    return not exact and same_major and built % 10 < device % 10 and not {built, device} & TEGRA
+
+
+@dataclass
+class Launched:
+    symbol: str
+    device: int
+    grid: tuple
+    block: tuple
+    cluster: tuple
+    smem_bytes: int
+    stream: int
+    params: list
+
+
+@dataclass
+class Library:
+    kernels: dict
+    handles: dict = field(default_factory=dict)
+
+
+class FakeCuda:
+    """`sms`: the SM of each device. Unknown names (enums, structs) come from the real bindings."""
+
+    def __init__(self, *sms):
+        self.sms = sms
+        self.launches, self.calls, self.maps = [], [], []
+        self.current = 0
+        self.stack = []
+        self.libraries, self.kernels, self.smem = {}, {}, {}
+        self.memory, self.next_address = {}, 1 << 32
+        self.streams, self.capturing = {}, set()
+        self.fail = {}
+        self.version = 13000
+        self.next_handle = 1000
+
+    def __getattr__(self, name):
+        return getattr(real, name)
+
+    def handle(self):
+        self.next_handle += 16
+        return self.next_handle
+
+    def result(self, name, *values):
+        """The result of a call, or the failure that a test has ordered for it (once)."""
+        self.calls.append(name)
+        failure = self.fail.pop(name, None)
+        return (failure,) + tuple(0 for _ in values) if failure else (OK, *values)
+
+    def error(self, name, status):
+        self.calls.append(name)
+        return status, 0
+
+    # devices and contexts: context of device d is 100 + d, a foreign one of device d is 200 + d
+
+    def cuInit(self, flags):
+        return self.result("cuInit")
+
+    def cuDriverGetVersion(self):
+        return OK, self.version
+
+    def cuDeviceGetCount(self):
+        return OK, len(self.sms)
+
+    def cuDeviceGet(self, ordinal):
+        if not 0 <= ordinal < len(self.sms):
+            return real.CUresult.CUDA_ERROR_INVALID_DEVICE, 0
+        return OK, ordinal
+
+    def cuDeviceGetName(self, size, device):
+        return OK, f"Fake GPU {self.sms[device]}".encode() + b"\0" * 8
+
+    def cuDeviceGetAttribute(self, attribute, device):
+        sm = self.sms[int(device)]
+        values = {"COMPUTE_CAPABILITY_MAJOR": sm // 10, "COMPUTE_CAPABILITY_MINOR": sm % 10, "MULTIPROCESSOR_COUNT": 132,
+                  "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN": SHARED_LIMIT[sm], "PAGEABLE_MEMORY_ACCESS": 0}
+        return OK, values[attribute.name.removeprefix("CU_DEVICE_ATTRIBUTE_")]
+
+    def cuCtxGetCurrent(self):
+        return OK, self.current
+
+    def cuCtxGetDevice(self):
+        if not self.current:
+            return real.CUresult.CUDA_ERROR_INVALID_CONTEXT, 0
+        return OK, self.current % 100
+
+    def cuDevicePrimaryCtxRetain(self, device):
+        return self.result("cuDevicePrimaryCtxRetain", 100 + int(device))
+
+    def cuCtxPushCurrent(self, context):
+        self.stack.append(self.current)
+        self.current = int(context)
+        return (OK,)
+
+    def cuCtxPopCurrent(self):
+        popped, self.current = self.current, self.stack.pop()
+        return OK, popped
+
+    def cuCtxSynchronize(self):
+        return self.result("cuCtxSynchronize")
+
+    # streams and memory
+
+    def stream(self, device=0, context=None):
+        """A new stream, for tests."""
+        handle = self.handle()
+        self.streams[handle] = context or 100 + device
+        return handle
+
+    def cuStreamIsCapturing(self, stream):
+        return OK, 1 if int(stream) in self.capturing else 0
+
+    def cuStreamGetCtx(self, stream):
+        return (OK, self.streams[int(stream)]) if int(stream) in self.streams else (real.CUresult.CUDA_ERROR_INVALID_HANDLE, 0)
+
+    def allocate(self, size, device=0):
+        """The address of new device memory, for tests."""
+        address = self.next_address
+        self.next_address += (size + 511) // 256 * 256
+        self.memory[address] = (size, device)
+        return address
+
+    def _owner(self, pointer):
+        for address, (size, device) in self.memory.items():
+            if address <= int(pointer) < address + max(size, 1):
+                return device
+        return None
+
+    def cuPointerGetAttribute(self, attribute, pointer):
+        owner = self._owner(pointer)
+        if owner is None:
+            return real.CUresult.CUDA_ERROR_INVALID_VALUE, 0
+        kind = attribute.name.removeprefix("CU_POINTER_ATTRIBUTE_")
+        return OK, {"DEVICE_ORDINAL": owner, "MEMORY_TYPE": 2, "IS_MANAGED": 0}[kind]
+
+    # libraries
+
+    def cuLibraryLoadData(self, image, options, values, count, *rest):
+        status, _ = self.result("cuLibraryLoadData", 0)
+        if status != OK:
+            return status, 0
+        kernels = self._kernels_in(bytes(image))
+        if kernels is None:
+            return real.CUresult.CUDA_ERROR_NO_BINARY_FOR_GPU, 0
+        handle = self.handle()
+        self.libraries[handle] = Library(kernels)
+        return OK, handle
+
+    def _kernels_in(self, image):
+        device = self.sms[self.current % 100]
+        if image.startswith(b".version"):
+            built = int("".join(c for c in image.split(b".target sm_")[1].decode().split("\n")[0] if c.isdigit()))
+            return ptx_kernels(image) if built <= device else None
+        content = json.loads(image.split(FAKE_MARK)[1])
+        return content["kernels"] if loads_on(content["sm"], content["exact"], device) else {}
+
+    def cuLibraryUnload(self, library):
+        self.libraries.pop(int(library))
+        return self.result("cuLibraryUnload")
+
+    def cuLibraryGetKernelCount(self, library):
+        return self.result("cuLibraryGetKernelCount", len(self.libraries[int(library)].kernels))
+
+    def cuLibraryGetKernel(self, library, name):
+        status, _ = self.result("cuLibraryGetKernel", 0)
+        if status != OK:
+            return status, 0
+        found = self.libraries[int(library)]
+        symbol = name.decode()
+        if symbol not in found.kernels:
+            return real.CUresult.CUDA_ERROR_NOT_FOUND, 0
+        handle = found.handles.setdefault(symbol, self.handle())
+        self.kernels[handle] = symbol, found.kernels[symbol]
+        return OK, handle
+
+    def cuKernelSetAttribute(self, attribute, value, kernel, device):
+        if value > SHARED_LIMIT[self.sms[int(device)]]:
+            return self.error("cuKernelSetAttribute", real.CUresult.CUDA_ERROR_INVALID_VALUE)[:1]
+        self.smem[int(kernel), int(device)] = value
+        return self.result("cuKernelSetAttribute")
+
+    def cuKernelGetFunction(self, kernel):
+        return self.result("cuKernelGetFunction", kernel)
+
+    def cuFuncLoad(self, function):
+        return self.result("cuFuncLoad")
+
+    # launching
+
+    def cuTensorMapEncodeTiled(self, dtype, rank, address, dims, strides, box, element_strides, interleave, swizzle, promotion, fill):
+        self.maps.append({"dtype": dtype.name, "address": int(address), "dims": [int(d) for d in dims], "box": [int(b) for b in box],
+                          "strides": [int(s) for s in strides], "swizzle": swizzle.name, "promotion": promotion.name})
+        encoded = real.CUtensorMap()
+        ctypes.memset(encoded.getPtr(), len(self.maps), 128)
+        return self.result("cuTensorMapEncodeTiled", encoded)
+
+    def cuLaunchKernel(self, function, gx, gy, gz, bx, by, bz, smem, stream, params, extra):
+        return self._launch("cuLaunchKernel", function, (gx, gy, gz), (bx, by, bz), (1, 1, 1), smem, stream, params)
+
+    def cuLaunchKernelEx(self, config, function, params, extra):
+        cluster = config.attrs[0].value.clusterDim
+        return self._launch("cuLaunchKernelEx", function, (config.gridDimX, config.gridDimY, config.gridDimZ),
+                            (config.blockDimX, config.blockDimY, config.blockDimZ), (cluster.x, cluster.y, cluster.z),
+                            config.sharedMemBytes, int(config.hStream), params)
+
+    def _launch(self, name, function, grid, block, cluster, smem, stream, params):
+        status, = self.result(name)
+        symbol, sizes = self.kernels[int(function)]
+        device = self.current % 100
+        fits = all(1 <= n <= limit for n, limit in zip(grid, (2**31 - 1, 65535, 65535)))
+        if status == OK and (not fits or smem > self.smem.get((int(function), device), 49152)):
+            status = real.CUresult.CUDA_ERROR_INVALID_VALUE
+        if status == OK:
+            pointers = (ctypes.c_void_p * len(sizes)).from_address(params)
+            values = [ctypes.string_at(pointer, size) for pointer, size in zip(pointers, sizes)]
+            self.launches.append(Launched(symbol, device, grid, block, cluster, smem, int(stream), values))
+        return (status,)
+
+
+class FakeTensor:
+    """Device memory with `__cuda_array_interface__`, as torch and cupy give it."""
+
+    def __init__(self, cuda, shape, typestr="<f2", strides=None, device=0, read_only=False, offset=0):
+        self.shape = shape
+        size = 4 if typestr.endswith("4") else int(typestr[2:])
+        count = 1
+        for axis, extent in enumerate(shape):
+            count += (extent - 1) * (strides[axis] if strides else 0)
+            if not strides:
+                count = count * extent if axis else extent
+        self.pointer = cuda.allocate(max(count, 1) * size + offset, device) + offset
+        self.interface = {"shape": shape, "typestr": typestr, "data": (self.pointer, read_only), "version": 3,
+                          "strides": None if strides is None else tuple(stride * size for stride in strides)}
+
+    @property
+    def __cuda_array_interface__(self):
+        return self.interface
