@@ -11,6 +11,7 @@ import importlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from types import ModuleType
 from typing import Any
 
 import generator  # noqa: F401 - makes fmhaforge importable
@@ -158,12 +159,22 @@ def plan_for(row: Row) -> LaunchPlan:
 @lru_cache(maxsize=None)
 def plan_for_spec(spec: KernelSpec) -> LaunchPlan:
     """The checked launch plan of a kernel, made by `generator.plans.<family>.plan`."""
-    plan = importlib.import_module(f"generator.plans.{spec.family}").plan(spec)
+    plan = _family_module(spec.family).plan(spec)
     try:
         check_plan(plan, OPERATIONS[spec.operation])
     except PlanError as error:
         raise PlanError(f"plan of {spec.key()}: {error}") from None
     return plan
+
+
+def _family_module(family: str) -> ModuleType:
+    name = f"generator.plans.{family}"
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name != name:
+            raise
+        raise PlanError(f"family {family} has no launch plans; add generator/plans/{family}.py") from None
 
 
 # --- checks ------------------------------------------------------------------------------------------------------------
