@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The mbarriers between the producer and the consumers, and the named barriers among consumers.
+
+Every buffer has a *full* barrier (TMA's bytes have landed) and an *empty* barrier (all readers are done). A ring of buffers
+is walked by a *position* in [0, 2 x stages): the buffer is position mod stages, the barrier's phase is which half it lies
+in. One 32-bit number per walker is all the state there is.
+"""
+from __future__ import annotations
+
+import cutlass.cute as cute
+from cutlass import Int32
+
+from ...plans.hopper_geometry import WARPGROUP, Geometry
+from ..ops import Fixed, select
+
+WARPS = WARPGROUP // 32
+#: Named barrier 0 is the block's own; one for each consumer follows (turns), then one for each consumer (private).
+TURN = 1
+PRIVATE = 5
+
+
+class Ring(Fixed):
+    """`stages` buffers with their full and empty barriers, from `pointer` on (64-bit elements)."""
+
+    def __init__(self, pointer, stages: int):
+        self.pointer = pointer
+        self.stages = stages
+
+    def stage(self, position):
+        return select(position >= self.stages, position - self.stages, position)
+
+    def phase(self, position):
+        return select(position >= self.stages, Int32(1), Int32(0))
+
+    def next(self, position):
+        return select(position == 2 * self.stages - 1, Int32(0), position + 1)
+
+    def full(self, position):
+        return self.pointer + self.stage(position)
+
+    def empty(self, position):
+        return self.pointer + (self.stage(position) + self.stages)
+
+    def wait_full(self, position):
+        """Consumer: until the buffer's data have landed."""
+        cute.arch.mbarrier_wait(self.full(position), self.phase(position))
+
+    def wait_empty(self, position):
+        """Producer: until the buffer is free; at once for a fresh ring."""
+        cute.arch.mbarrier_wait(self.empty(position), self.phase(position) ^ 1)
+
+    def expect(self, position, byte_count: int):
+        """Producer: announce the bytes of the buffer's loads."""
+        cute.arch.mbarrier_arrive_and_expect_tx(self.full(position), byte_count)
+
+    def release(self, position):
+        """Consumer, all threads: this warp no longer reads the buffer."""
+        with cute.arch.elect_one():
+            cute.arch.mbarrier_arrive(self.empty(position))
+
+
+class Barriers(Fixed):
+    """All barriers of a block: K ring, V ring, and for each consumer its Q buffer."""
+
+    def __init__(self, pointer, geometry: Geometry):
+        g = geometry
+        self.consumers = g.consumers
+        self.k = Ring(pointer, g.stages)
+        self.v = Ring(pointer + 2 * g.stages, g.stages)
+        self.q = [Ring(pointer + (4 * g.stages + 2 * consumer), 1) for consumer in range(g.consumers)]
+
+    def initialise(self):
+        """By one thread, before the block's first barrier."""
+        for ring in (self.k, self.v):
+            self._initialise(ring, WARPS * self.consumers)
+        for ring in self.q:
+            self._initialise(ring, WARPS)
+        cute.arch.mbarrier_init_fence()
+
+    def _initialise(self, ring: Ring, readers: int):
+        for stage in range(ring.stages):
+            cute.arch.mbarrier_init(ring.pointer + stage, 1)
+            cute.arch.mbarrier_init(ring.pointer + (ring.stages + stage), readers)

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Geometry of a `hopper` kernel: tile sizes and the layout of shared memory, for the kernel and its launch plan alike."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+ELEMENT_BYTES = 2
+MMA_K = 16
+WARPGROUP = 128
+ROWS = 64  # query rows of a warpgroup: the M of wgmma
+BARRIER_BYTES = 8
+#: Columns of a TMA box: as wide as one of the 128-, 64- and 32-byte swizzles.
+BOX_COLUMNS = (64, 32, 16)
+
+
+def _round_up(value: int, multiple: int) -> int:
+    return -(-value // multiple) * multiple
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """Sizes of a kernel. Shared memory holds Q (one tile per consumer), the K ring, the V ring, then the barriers.
+
+    A tile of r rows is `boxes` blocks of [r, box] elements, one TMA box each, swizzled as wgmma reads it.
+    """
+
+    head_dim: int
+    m: int
+    n: int
+    consumers: int
+    stages: int
+    producer_registers: int
+    consumer_registers: int
+
+    @property
+    def dim(self) -> int:
+        """head_dim rounded up to the 16 of one tensor-core step; TMA fills the columns past head_dim with zeros."""
+        return _round_up(self.head_dim, MMA_K)
+
+    @property
+    def box(self) -> int:
+        """Columns of a TMA box: the widest that divides `dim`."""
+        return next(columns for columns in BOX_COLUMNS if self.dim % columns == 0)
+
+    @property
+    def boxes(self) -> int:
+        return self.dim // self.box
+
+    @property
+    def swizzle(self) -> int:
+        """Bytes of the swizzle pattern's row."""
+        return self.box * ELEMENT_BYTES
+
+    @property
+    def threads(self) -> int:
+        """One producer warpgroup and the consumers."""
+        return WARPGROUP * (1 + self.consumers)
+
+    @property
+    def q_elements(self) -> int:
+        """Elements of one consumer's Q tile."""
+        return ROWS * self.dim
+
+    @property
+    def kv_elements(self) -> int:
+        """Elements of one K or V tile."""
+        return self.n * self.dim
+
+    @property
+    def k_offset(self) -> int:
+        return self.consumers * self.q_elements
+
+    @property
+    def v_offset(self) -> int:
+        return self.k_offset + self.stages * self.kv_elements
+
+    @property
+    def barrier_offset(self) -> int:
+        """Element offset of the barriers: full and empty for K, V (per stage) and Q (per consumer)."""
+        return self.v_offset + self.stages * self.kv_elements
+
+    @property
+    def barriers(self) -> int:
+        return 4 * self.stages + 2 * self.consumers
+
+    @property
+    def shared_bytes(self) -> int:
+        return ELEMENT_BYTES * self.barrier_offset + BARRIER_BYTES * self.barriers
+
+
+def geometry(spec) -> Geometry:
+    """The geometry that a kernel's spec asks for."""
+    t = spec.tile
+    return Geometry(spec.head_dim, t.m, t.n, t.consumers, t.stages, t.producer_registers, t.consumer_registers)
