@@ -10,6 +10,8 @@ from fmhaforge import expr
 from fmhaforge.expr import INT64_MAX, INT64_MIN, ExprError
 from generator import expr_c
 
+from expr_cases import VALUES, random_expression
+
 ENV = {"a": 7, "b": -3, "seqlen_q": 130, "big": INT64_MAX, "small": INT64_MIN}
 
 
@@ -110,42 +112,12 @@ def test_names():
     assert expr.names("1 + 2") == frozenset()
 
 
-def random_expression(rng, depth):
-    """A random expression and a Python function of (a, b, c) that was not made by the parser."""
-    choice = rng.randrange(3 if depth == 0 else 9)
-    if choice == 0:
-        value = rng.choice([0, 1, 2, 3, 64, 128, 1 << 31, INT64_MAX])
-        return str(value), lambda env: value
-    if choice < 3:
-        name = rng.choice("abc")
-        return name, lambda env: env[name]
-    left, f = random_expression(rng, depth - 1)
-    right, g = random_expression(rng, depth - 1)
-    if choice < 6:
-        symbol, apply = [("+", lambda x, y: x + y), ("-", lambda x, y: x - y), ("*", lambda x, y: x * y)][choice - 3]
-        return f"({left}) {symbol} ({right})", lambda env: bounded(apply(f(env), g(env)))
-    name, apply = [("min", min), ("max", max), ("ceil_div", divide_up)][choice - 6]
-    return f"{name}({left}, {right})", lambda env: bounded(apply(f(env), g(env)))
-
-
-def divide_up(x, y):
-    if y <= 0:
-        raise OverflowError
-    return x // y + (x % y != 0)
-
-
-def bounded(value):
-    if not INT64_MIN <= value <= INT64_MAX:
-        raise OverflowError
-    return value
-
-
 def test_random_expressions():
     rng = random.Random(7)
     refused = 0
     for _ in range(2000):
         text, function = random_expression(rng, 3)
-        env = {name: rng.choice([0, 1, -1, 5, 127, 129, 1 << 30, -(1 << 40), INT64_MAX, INT64_MIN]) for name in "abc"}
+        env = {name: rng.choice(VALUES) for name in "abc"}
         try:
             wanted = function(env)
         except OverflowError:
@@ -160,14 +132,14 @@ def test_random_expressions():
 @pytest.mark.parametrize("text, c", [
     ("128", "INT64_C(128)"),
     ("seqlen_q", "(int64_t)args->seqlen_q"),
-    ("a + 1", "ff_add((int64_t)args->a, INT64_C(1), bad)"),
-    ("a - b * 2", "ff_sub((int64_t)args->a, ff_mul((int64_t)args->b, INT64_C(2), bad), bad)"),
-    ("(a - b) * 2", "ff_mul(ff_sub((int64_t)args->a, (int64_t)args->b, bad), INT64_C(2), bad)"),
-    ("ceil_div(seqlen_q, 128)", "ff_ceil_div((int64_t)args->seqlen_q, INT64_C(128), bad)"),
-    ("min(a, max(b, 3))", "ff_min((int64_t)args->a, ff_max((int64_t)args->b, INT64_C(3)))"),
+    ("a + 1", "fmhaforge_expr_add(s, (int64_t)args->a, INT64_C(1))"),
+    ("a - b * 2", "fmhaforge_expr_sub(s, (int64_t)args->a, fmhaforge_expr_mul(s, (int64_t)args->b, INT64_C(2)))"),
+    ("(a - b) * 2", "fmhaforge_expr_mul(s, fmhaforge_expr_sub(s, (int64_t)args->a, (int64_t)args->b), INT64_C(2))"),
+    ("ceil_div(seqlen_q, 128)", "fmhaforge_expr_ceil_div(s, (int64_t)args->seqlen_q, INT64_C(128))"),
+    ("min(a, 3)", "fmhaforge_expr_min(s, (int64_t)args->a, INT64_C(3))"),
 ])
 def test_rendering_to_c(text, c):
-    assert expr_c.render(text, "args->{}", "bad") == c
+    assert expr_c.render(text, "args->{}".format, "s") == c
 
 
 def test_rendering_refuses_what_can_not_be_read():
