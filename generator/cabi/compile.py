@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compiles the generated source for a host with `zig cc`: no system compiler, a pinned glibc floor, equal bytes every time."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from generator.cabi import numbers
+from generator.cabi.render import Sources
+
+STATIC_NAME = "libfmhaforge.a"
+SHARED_NAME = "libfmhaforge.so"
+SONAME = f"{SHARED_NAME}.{numbers.SOVERSION}"
+GLIBC = "2.17"
+"""The oldest glibc that the libraries run on."""
+
+WARNINGS = ("-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Wconversion", "-Werror")
+_CODE = ("-std=c11", "-D_GNU_SOURCE", "-O2", "-g0", "-fPIC", "-fvisibility=hidden", "-fno-sanitize=all", "-fno-stack-protector",
+         "-fno-ident", "-fmath-errno", "-ffile-prefix-map=.=src", *WARNINGS)
+_LINK = ("-shared", "-s", f"-Wl,-soname,{SONAME}", "-Wl,-Bsymbolic", "-Wl,--build-id=none", "-Wl,-z,noexecstack", "-Wl,-z,defs",
+         "-Wl,--version-script=exports.map", "-ldl", "-lpthread")
+_EXPORTS = "{\n    global: fmhaforge_*;\n    local: *;\n};\n"
+
+
+class CompileError(RuntimeError):
+    """The C compiler failed; the message holds its command and its output."""
+
+
+@dataclass(frozen=True)
+class Host:
+    """A machine that links the library: `machine` is the ELF e_machine of its objects."""
+
+    name: str
+    triple: str
+    cpu: str
+    machine: int
+
+
+HOSTS = {
+    "x86_64": Host("x86_64", f"x86_64-linux-gnu.{GLIBC}", "x86_64", 62),
+    "aarch64": Host("aarch64", f"aarch64-linux-gnu.{GLIBC}", "generic", 183),
+}
+"""Every host the libraries are built for, by the name of its folder."""
+
+
+@dataclass(frozen=True)
+class Zig:
+    """How zig is called; `cache` is a folder for its caches, which may be shared and kept between builds."""
+
+    cache: Path
+    command: tuple[str, ...] = field(default=(sys.executable, "-m", "ziglang"))
+
+    def run(self, arguments: Sequence[str], folder: Path) -> str:
+        """Run zig in `folder` and hand back its standard output. Raises CompileError when it fails."""
+        environment = {**os.environ, "ZIG_LOCAL_CACHE_DIR": str(self.cache.resolve()), "ZIG_GLOBAL_CACHE_DIR": str(self.cache.resolve())}
+        command = [*self.command, *arguments]
+        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise CompileError(f"{' '.join(command)} failed in {folder} with exit status {done.returncode}:\n{done.stderr.strip()}")
+        return done.stdout
+
+    def compile(self, host: Host, arguments: Sequence[str], folder: Path, language: str = "cc") -> None:
+        """Run the C (`cc`) or C++ (`c++`) compiler for a host in `folder`."""
+        self.run((language, "-target", host.triple, f"-mcpu={host.cpu}", *arguments), folder)
+
+
+@dataclass(frozen=True)
+class Libraries:
+    """What `compile_libraries` made: the archive, the shared library under its SONAME, and the link that linkers look for."""
+
+    static: Path
+    shared: Path
+    link: Path
+
+
+def compile_libraries(sources: Sources, host: Host, out: Path, zig: Zig) -> Libraries:
+    """Compile the library for `host` into the folder `out`, which is made anew. Raises CompileError."""
+    folder = sources.source.parent
+    shutil.rmtree(out, ignore_errors=True)
+    out.mkdir(parents=True)
+    out = out.resolve()
+    made = Libraries(out / STATIC_NAME, out / SONAME, out / SHARED_NAME)
+    unit = out / "fmhaforge.o"
+    exports = out / "exports.map"
+    exports.write_text(_EXPORTS, encoding="ascii")
+    zig.compile(host, ("-c", *_CODE, "-I../include", "-o", str(unit), sources.source.name), folder)
+    zig.compile(host, ("-o", made.shared.name, unit.name, *_LINK), out)
+    zig.run(("ar", "rcsD", made.static.name, unit.name), out)
+    made.link.symlink_to(made.shared.name)
+    unit.unlink()
+    exports.unlink()
+    return made
