@@ -130,7 +130,7 @@ AMPERE = FamilyRule(
         TileField("n", _steps(16, 256, 16), "keys of a step"),
         TileField("warps", (1, 2, 4, 8, 16), "warps of a block"),
         TileField("column_groups", (1, 2, 4), "groups of warps that share the output's columns", default=1),
-        TileField("stages", (1, 2, 3, 4), "K/V tiles in flight", default=1),
+        TileField("shared_sums", (0, 1), "keep the softmax row sums in shared memory, where registers are short", default=0),
     ),
     (
         Check("warps_split", "multiple", "warps", "column_groups", "warps must be a multiple of column_groups"),

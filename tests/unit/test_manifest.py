@@ -7,7 +7,7 @@ import pickle
 import pytest
 
 from generator import manifest as m
-from generator.families import FAMILY_RULES, TileError
+from generator.families import FAMILY_RULES, Tile, TileError
 from generator.model import KernelSpec
 from generator.operations import OPERATIONS
 
@@ -50,6 +50,11 @@ CONTRACT = [
     ("fmha_v2_d512_sw_paged_ragged", "paged_ragged", 512, "sliding_causal", "paged", "R12"),
     ("fmha_v2_vit_d96", "vit", 96, "bidirectional", "packed", "V12"),
 ]
+
+
+def complete(family, **given):
+    """A tile of a family: the fields given and the defaults of the others."""
+    return {field.name: given.get(field.name, field.default) for field in FAMILY_RULES[family].fields}
 
 
 def released(manifest):
@@ -130,9 +135,9 @@ def test_overrides_and_exact_families(sample_text):
     assert {sm: row.family.name for sm, row in rows.items()} == {80: "ampere", 90: "hopper", 101: "ampere", 110: "ampere"}
     assert {sm: row.cubin_arch for sm, row in rows.items()} == {80: "sm_80", 90: "sm_90a", 101: "sm_101", 110: "sm_110"}
     assert {sm: row.spec.ptx_target for sm, row in rows.items()} == {80: "sm_80", 90: "sm_90a", 101: "sm_80", 110: "sm_80"}
-    assert dict(rows[90].tile) == {"m": 192, "n": 128, "consumers": 3, "stages": 2, "producer_registers": 24,
-                                   "consumer_registers": 160}
-    assert dict(rows[80].tile) == {"m": 128, "n": 64, "warps": 4, "column_groups": 1, "stages": 1}
+    assert dict(rows[90].tile) == complete("hopper", m=192, n=128, consumers=3, consumer_registers=160)
+    assert dict(rows[80].tile) == complete("ampere", m=128, n=64, warps=4)
+    assert None not in [*rows[90].tile.values(), *rows[80].tile.values()]
     assert rows[80].spec == rows[110].spec != rows[90].spec
 
 
@@ -172,9 +177,8 @@ def test_kernel_spec_round_trip(manifest):
 
 def test_kernel_spec_key_is_stable():
     """Part of file names and caches: it may change only when a field of the spec does."""
-    spec = KernelSpec("ampere", "llm", 64, "causal", "dense", "float16",
-                      FAMILY_RULES["ampere"].tile({"m": 128, "n": 64, "warps": 4}, 64), False, "sm_80")
-    assert spec.key() == "ampere-llm-d64-causal-43725c4e3edb"
+    spec = KernelSpec("ampere", "llm", 64, "causal", "dense", "float16", Tile({"m": 128, "n": 64, "warps": 4}), False, "sm_80")
+    assert spec.key() == "ampere-llm-d64-causal-4e12b861ff6b"
     assert KernelSpec.from_json({**spec.to_json(), "checked": True}).key() != spec.key()
     with pytest.raises(TileError, match="n is 65, which family ampere does not take"):
         KernelSpec.from_json({**spec.to_json(), "tile": {"m": 128, "n": 65, "warps": 4}})
@@ -185,9 +189,9 @@ def test_variant_to_json_holds_the_manifest_fields(manifest, sample_text):
     assert sample.variant("fmha_v2_d64").to_json() == {
         "abi_class": "L14", "checked": False, "dtype": "float16", "family": "ampere", "head_dim": 64, "kv_layout": "dense",
         "mask": "causal", "name": "fmha_v2_d64", "operation": "llm", "select": None, "sms": [80, 90, 101, 110],
-        "tile": {"m": 128, "n": 64, "warps": 4, "column_groups": 1, "stages": 1},
-        "overrides": [{"sms": [90], "family": "hopper", "tile": {
-            "m": 192, "n": 128, "consumers": 3, "stages": 2, "producer_registers": 24, "consumer_registers": 160}}]}
+        "tile": complete("ampere", m=128, n=64, warps=4),
+        "overrides": [{"sms": [90], "family": "hopper",
+                       "tile": complete("hopper", m=192, n=128, consumers=3, consumer_registers=160)}]}
     assert sample.variant("fmha_v2_d64_small").to_json()["select"] == {"only_if": "use_small_d64", "seqlen_q_at_most": 512}
     assert [family.to_json() for family in sample.families] == [{"exact": False, "ptx_target": "sm_80"},
                                                                 {"exact": True, "ptx_target": "sm_90a"}]
@@ -204,3 +208,17 @@ def test_operation_and_variant_agree(manifest):
         assert variant.abi_class == operation.abi_class
         assert variant.kv_layout == operation.kv_layout
         assert variant.mask in operation.masks
+
+
+def test_a_tile_is_an_immutable_mapping():
+    tile = Tile({"m": 128, "n": 64})
+    assert (tile.m, tile["n"], list(tile), len(tile), str(tile)) == (128, 64, ["m", "n"], 2, "m=128, n=64")
+    assert tile == Tile({"n": 64, "m": 128}) and hash(tile) == hash(Tile({"n": 64, "m": 128}))
+    assert tile != Tile({"m": 128, "n": 32})
+    assert pickle.loads(pickle.dumps(tile)) == tile
+    with pytest.raises(AttributeError, match="can't be changed"):
+        tile.m = 64
+    with pytest.raises(TypeError):
+        tile["m"] = 64
+    with pytest.raises(AttributeError, match="tile has no field 'warps'; it has m, n"):
+        tile.warps
