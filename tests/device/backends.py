@@ -61,6 +61,13 @@ class NumpyBackend:
         """Python numbers of zero-dimensional arrays, in one transfer."""
         return [float(value) for value in values]
 
+    def stream(self) -> int:
+        """The handle of the stream that launches go to."""
+        return 0
+
+    def synchronise(self) -> None:
+        """Waits for all work; raises if the device is lost."""
+
 
 class TorchBackend:
     """Tensors on a CUDA device (or the host, for `device="cpu"`)."""
@@ -116,3 +123,11 @@ class TorchBackend:
     def scalars(self, values: list[Array]) -> list[float]:
         """As `NumpyBackend.scalars`."""
         return self.xp.stack([value.to(self.xp.float64) for value in values]).tolist()
+
+    def stream(self) -> int:
+        """As `NumpyBackend.stream`."""
+        return self.xp.cuda.current_stream().cuda_stream
+
+    def synchronise(self) -> None:
+        """As `NumpyBackend.synchronise`."""
+        self.xp.cuda.synchronize()

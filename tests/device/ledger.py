@@ -15,17 +15,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from generator.ledger import SCHEMA_VERSION, load
 from tests.device.problem import Outcome
 from tests.device.subjects import Subject
 
-SCHEMA_VERSION = 1
-
 FEWEST_CASES = 100
 """A run with fewer cases is not entered: it proves too little."""
-
-
-class LedgerError(ValueError):
-    """A ledger that cannot be read or extended; the message names the file and the remedy."""
 
 
 @dataclass
@@ -84,16 +79,9 @@ def empty() -> dict:
 
 
 def read(path: Path) -> dict:
-    """The ledger at `path`, empty if there is no such file. Raises LedgerError when the file is no ledger."""
-    if not path.exists():
-        return empty()
-    try:
-        ledger = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise LedgerError(f"{path}: not JSON ({error}); restore it from version control") from error
-    if not isinstance(ledger, dict) or ledger.get("schema_version") != SCHEMA_VERSION or "entries" not in ledger:
-        raise LedgerError(f"{path}: not a numerics ledger of schema version {SCHEMA_VERSION}; restore it from version control")
-    return ledger
+    """The ledger at `path`, empty if there is no such file. Raises generator.ledger.LedgerError when the file is no ledger."""
+    load(path)
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else empty()
 
 
 def merged(ledger: dict, tallies: Iterable[Tally], machine: Machine) -> dict:

@@ -9,20 +9,19 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+from fmhaforge.query import ROUTE_CUBIN, ROUTE_PTX, ROUTES
+
 CASES_PER_GROUP = 300
 """Fewest random cases per group: (operation, head_dim) for `llm`, the operation for the others."""
 
 CASES_PER_VARIANT = 150
 """Fewest random cases per variant."""
 
-ROUTES = ("cubin", "driver-ptx")
-"""How a kernel reaches the device: the bundle's cubin, or its PTX assembled by the driver."""
-
 
 @dataclass(frozen=True)
 class Subject:
     """One row under test. `seqlen_q_min`/`seqlen_q_max` (None = no bound) are the lengths for which the selection rules
-    choose this variant, given `use_small_d64`."""
+    choose this variant, given `use_small_d64`. `routes` are the ways in which its kernel can reach the device under test."""
 
     variant: str
     operation: str
@@ -33,7 +32,7 @@ class Subject:
     tile_m: int
     tile_n: int
     ptx_sha256: str
-    ptx_portable: bool
+    routes: tuple[str, ...] = ROUTES
     seqlen_q_min: int = 1
     seqlen_q_max: int | None = None
     use_small_d64: bool = True
@@ -58,11 +57,6 @@ class Subject:
         """Whether each sequence has its own number of queries."""
         return self.operation in ("paged", "paged_ragged", "padding", "vit")
 
-    @property
-    def routes(self) -> tuple[str, ...]:
-        """The routes by which this kernel can reach the device."""
-        return ROUTES if self.ptx_portable else ROUTES[:1]
-
 
 def read_metadata(bundle: Path | str) -> dict:
     """The metadata of the bundle in folder `bundle`."""
@@ -70,18 +64,24 @@ def read_metadata(bundle: Path | str) -> dict:
 
 
 def subjects(metadata: Mapping, sm: int, variant: str = "*", family: str = "*") -> tuple[Subject, ...]:
-    """The rows of `metadata` for exactly `sm` whose variant and family match the glob patterns, in the metadata's order."""
-    rows = [row for row in metadata["rows"] if row["sm"] == sm]
-    return tuple(
-        _subject(row, rows, metadata["families"])
-        for row in rows
-        if fnmatchcase(row["variant"], variant) and fnmatchcase(row["family"], family)
-    )
+    """What a device of `sm` can test, in the metadata's order, where variant and family match the glob patterns.
+
+    First the rows for exactly that SM, then, for PTX that only other SMs' rows hold, the first such row by way of the driver.
+    """
+    exact = {name for name, rules in metadata["families"].items() if rules["exact"]}
+    own = [row for row in metadata["rows"] if row["sm"] == sm]
+    found = [_subject(row, metadata["rows"], (ROUTE_CUBIN,) if row["family"] in exact else ROUTES) for row in own]
+    seen = {row["ptx_sha256"] for row in own}
+    for row in metadata["rows"]:
+        if row["ptx_sha256"] not in seen and row["family"] not in exact and _ptx_sm(row) <= sm:
+            seen.add(row["ptx_sha256"])
+            found.append(_subject(row, metadata["rows"], (ROUTE_PTX,)))
+    return tuple(one for one in found if fnmatchcase(one.variant, variant) and fnmatchcase(one.family, family))
 
 
 def case_count(subject: Subject, everyone: Iterable[Subject]) -> int:
     """How many random cases `subject` gets, so that its variant and its group both reach their minimum."""
-    peers = sum(_group(other) == _group(subject) for other in everyone)
+    peers = sum(_group(other) == _group(subject) and other.sm == subject.sm for other in everyone)
     return max(CASES_PER_VARIANT, -(-CASES_PER_GROUP // max(peers, 1)))
 
 
@@ -89,12 +89,16 @@ def _group(subject: Subject) -> tuple:
     return (subject.operation, subject.head_dim) if subject.operation == "llm" else (subject.operation,)
 
 
-def _subject(row: Mapping, rows: Iterable[Mapping], families: Mapping) -> Subject:
+def _ptx_sm(row: Mapping) -> int:
+    return int(row["ptx_target"].removeprefix("sm_"))
+
+
+def _subject(row: Mapping, rows: Iterable[Mapping], routes: tuple[str, ...]) -> Subject:
     low, high, flag = _selection(row, rows)
     return Subject(
         variant=row["variant"], operation=row["operation"], head_dim=row["head_dim"], mask=row["mask"], family=row["family"],
-        sm=row["sm"], tile_m=row["tile"]["m"], tile_n=row["tile"]["n"], ptx_sha256=row["ptx_sha256"],
-        ptx_portable=not families[row["family"]]["exact"], seqlen_q_min=low, seqlen_q_max=high, use_small_d64=flag,
+        sm=row["sm"], tile_m=row["tile"]["m"], tile_n=row["tile"]["n"], ptx_sha256=row["ptx_sha256"], routes=routes,
+        seqlen_q_min=low, seqlen_q_max=high, use_small_d64=flag,
     )
 
 
@@ -102,11 +106,7 @@ def _selection(row: Mapping, rows: Iterable[Mapping]) -> tuple[int, int | None, 
     """The range of seqlen_q in which `row` is chosen among `rows`, and the flag to go with it."""
     if row["select"]:
         return 1, row["select"]["seqlen_q_at_most"], True
-    fields = ("operation", "head_dim", "mask", "dtype", "checked")
-    rules = [
-        other["select"]
-        for other in rows
-        if other["select"] and all(other[field] == row[field] for field in fields)
-    ]
+    fields = ("operation", "head_dim", "mask", "dtype", "checked", "sm")
+    rules = [other["select"] for other in rows if other["select"] and all(other[field] == row[field] for field in fields)]
     unconditional = [rule["seqlen_q_at_most"] for rule in rules if not rule.get("only_if")]
     return max(unconditional, default=0) + 1, None, len(unconditional) == len(rules)

@@ -23,7 +23,8 @@ def metadata_of(manifest):
         {
             "variant": row.variant.name, "sm": row.target.sm, "operation": row.variant.operation, "mask": row.variant.mask,
             "head_dim": row.variant.head_dim, "dtype": row.variant.dtype, "family": row.family.name, "tile": dict(row.tile),
-            "checked": row.variant.checked, "ptx_sha256": "0" * 64, "select": row.variant.to_json()["select"],
+            "checked": row.variant.checked, "ptx_sha256": row.spec.key(), "ptx_target": row.spec.ptx_target,
+             "select": row.variant.to_json()["select"],
         }
         for row in manifest.rows()
     ]
@@ -182,7 +183,20 @@ def test_patterns_choose_subjects(manifest):
     names = [subject.variant for subject in subjects.subjects(metadata, 90, "fmha_v2_d128*", "*")]
     assert "fmha_v2_d128" in names and all(name.startswith("fmha_v2_d128") for name in names)
     assert subjects.subjects(metadata, 90, "*", "no_such_family") == ()
-    assert subjects.subjects(metadata, 91) == ()
+    assert subjects.subjects(metadata, 75) == ()
+
+
+def test_ptx_of_other_sms_is_tested_by_way_of_the_driver(manifest):
+    """A tile that only SM 86 has is PTX of its own, and this device's driver can assemble it."""
+    metadata = metadata_of(manifest)
+    own = subjects.subjects(metadata, 90)
+    for row in metadata["rows"]:
+        if row["variant"] == "fmha_v2_d512" and row["sm"] in (86, 89):
+            row["ptx_sha256"], row["tile"] = "another", {"m": 32, "n": 32}
+    *same, other = subjects.subjects(metadata, 90)
+    assert tuple(same) == own
+    assert (other.variant, other.sm, other.tile_m, other.routes) == ("fmha_v2_d512", 86, 32, ("driver-ptx",))
+    assert {subjects.case_count(one, [*own, other]) for one in (other, *own)} == {subjects.case_count(one, own) for one in own}
 
 
 def test_metadata_is_read_from_the_bundle(tmp_path):

@@ -7,7 +7,8 @@ import math
 import pytest
 
 from tests.device import ledger
-from tests.device.ledger import FEWEST_CASES, LedgerError, Machine, Recorder
+from generator.ledger import LedgerError
+from tests.device.ledger import FEWEST_CASES, Machine, Recorder
 from tests.device.problem import Outcome
 from tests.device.subjects import Subject
 
@@ -17,7 +18,7 @@ BAD = Outcome(math.inf, math.inf, ("a row holds NaN",))
 
 
 def subject(digest="a" * 64, variant="fmha_v2_d64"):
-    return Subject(variant, "llm", 64, "causal", "ampere", 90, 128, 64, digest, True)
+    return Subject(variant, "llm", 64, "causal", "ampere", 90, 128, 64, digest)
 
 
 def record(recorder, outcome=GOOD, count=FEWEST_CASES, route="cubin", which=None):
@@ -90,7 +91,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path):
     assert [entry.name for entry in tmp_path.iterdir()] == ["ledger.json"]
 
 
-@pytest.mark.parametrize("text, message", (("{", "not JSON"), ("[]", "not a numerics ledger"), ('{"schema_version": 2}', "version 1")))
+@pytest.mark.parametrize("text, message", (("{", "cannot be read"), ("[]", "not a numerics ledger"), ('{"schema_version": 2}', "version 1")))
 def test_what_is_no_ledger_is_refused(tmp_path, text, message):
     path = tmp_path / "ledger.json"
     path.write_text(text)
