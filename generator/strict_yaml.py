@@ -92,6 +92,8 @@ def parse(data: bytes, path: str) -> Node:
         mark = error.problem_mark or error.context_mark
         raise _at(path, mark).error(f"not valid YAML: {error.problem or error.context}",
                                     "Correct the syntax here or just before this place") from None
+    except (OverflowError, ValueError):  # PyYAML passes the number of an escape such as "\UFFFFFFFF" to chr() unchecked
+        raise _at(path, loader.get_mark()).error("escape sequence names no character", "Write the character itself") from None
     finally:
         loader.dispose()
 
@@ -269,6 +271,7 @@ class _Composer:
 
 _INTEGER = re.compile(r"-?(?:0|[1-9][0-9]*)")
 _NUMBER_LIKE = re.compile(r"[-+.]?[0-9]|[-+]?\.(?:inf|nan)\b", re.IGNORECASE)
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _ONE_LETTER_BOOLEANS = ("y", "Y", "n", "N")
 _WORDS = {"true": True, "false": False, "null": None}
 _RESOLVED = {
@@ -286,6 +289,8 @@ _RESOLVED = {
 def _scalar(loader: yaml.SafeLoader, event: yaml.ScalarEvent, mark: Mark) -> str | int | bool | None:
     text = event.value
     if event.style is not None:
+        if _SURROGATE.search(text):
+            raise mark.error("string holds half of a surrogate pair", "Write the character itself, not its UTF-16 escapes")
         return text
     if text in _WORDS:
         return _WORDS[text]

@@ -2,10 +2,11 @@
 """Strict YAML: what is read, and one error with a place and a remedy for everything that is not."""
 
 import pickle
+import random
 
 import pytest
 
-from generator import strict_yaml
+from generator import manifest, strict_yaml
 from generator.strict_yaml import ManifestError, Mapping, Scalar, Sequence
 
 
@@ -109,6 +110,10 @@ REFUSED = [
     ("a: x\n  b: 2", 2, 4, "not valid YAML", "Correct the syntax"),
     ("a: 1\n  b", 1, 4, "'1 b' looks like a number", "quote"),
     ("a: @x", 1, 4, "not valid YAML", "Correct the syntax"),
+    ('a: "\\UFFFFFFFF"', 1, 7, "escape sequence names no character", "the character itself"),
+    ('a: "\\U00110000"', 1, 7, "escape sequence names no character", "the character itself"),
+    ('a: "\\ud83d"', 1, 4, "half of a surrogate pair", "the character itself"),
+    ("a: !e!x y", 1, 4, "not valid YAML: found undefined tag handle", "Correct the syntax"),
     ("a: " + "[" * 17 + "]" * 17, 1, 20, "nested deeper than 16 levels", "Flatten"),
     ("[" * 200_000, 1, 18, "nested deeper than 16 levels", "Flatten"),
     ("a: [" + "x, " * 20_000 + "]", 1, 4 + 1 + 3 * 19_998, "more than 20000 values", "smaller"),
@@ -168,3 +173,22 @@ def test_errors_travel_between_processes():
     copy = pickle.loads(pickle.dumps(caught.value))
     assert type(copy) is ManifestError
     assert str(copy) == str(caught.value)
+
+
+def test_random_damage_gives_a_typed_error_or_a_document(sample_text):
+    pieces = ['"\\UFFFFFFFF"', "&a ", "*a", "!!int ", "[", "{", "]", "}", "- ", ": ", "? ", "|", ">", "'", '"', "#", "%", "@", "\n",
+              "---\n", "...\n", "\0", "9" * 30, "1:2", "<<: ", "|9", "\\", "\r\n", "  ", "null", "%YAML 9.9\n---\n", "!<%ff> x"]
+    rng = random.Random(1)
+    refused = 0
+    for _ in range(300):
+        text = sample_text
+        for _ in range(rng.randrange(1, 4)):
+            start = rng.randrange(len(text))
+            text = text[:start] + rng.choice(pieces) + text[start + rng.choice([0, 1, 3, 20]):]
+        try:
+            manifest.parse(text.encode(), "f.yaml")
+        except ManifestError as error:
+            refused += 1
+            assert error.message and error.remedy and error.column >= 1
+            assert 1 <= error.line <= text.count("\n") + 2
+    assert refused > 200
