@@ -6,15 +6,14 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import signal
-import subprocess
 import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from generator import cubin as cubin_reader
-from generator import toolchain
+from generator import process, toolchain
+from generator.process import ToolRun
 
 _ENTRY = re.compile(r"Compiling entry function '([^']+)' for '([^']+)'")
 _PROPERTIES = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
@@ -105,8 +104,8 @@ def warnings(log: str) -> list[str]:
 
 
 def assemble_text(ptx: bytes, arch: str, assembler: str, time_limit_s: float = DEFAULT_TIME_LIMIT_S,
-                  scratch: str | None = None) -> tuple[bytes, AssembleReport, str]:
-    """Assembles PTX for `arch` (`sm_90`, `sm_90a`): (cubin, report, ptxas's output).
+                  scratch: str | None = None) -> tuple[bytes, AssembleReport, ToolRun]:
+    """Assembles PTX for `arch` (`sm_90`, `sm_90a`): (cubin, report, how ptxas ran).
 
     Works in a folder of its own below `scratch`, under fixed file names, so that no path can reach the cubin.
     Raises AssembleError when ptxas fails or runs over the limit, or when the cubin is not exactly one kernel for `arch`.
@@ -114,26 +113,14 @@ def assemble_text(ptx: bytes, arch: str, assembler: str, time_limit_s: float = D
     executable = toolchain.assembler_path(assembler)
     with tempfile.TemporaryDirectory(prefix="assemble-", dir=scratch) as folder:
         (Path(folder) / "kernel.ptx").write_bytes(ptx)
-        log = _run([str(executable), "-v", "-arch", arch, "kernel.ptx", "-o", "kernel.cubin"], folder, time_limit_s)
+        tool = process.run([str(executable), "-v", "-arch", arch, "kernel.ptx", "-o", "kernel.cubin"], folder,
+                           {"PATH": os.defpath, "LC_ALL": "C", "TMPDIR": folder}, time_limit_s)
+        if tool.timed_out:
+            raise AssembleError(f"ptxas took longer than {time_limit_s:g} s (time_limit=SECONDS raises the limit)", tool.log)
+        if tool.status:
+            raise AssembleError(f"ptxas failed with status {tool.status}: {first_useful_line(tool.log)}", tool.log)
         data = (Path(folder) / "kernel.cubin").read_bytes()
-    return data, _report(data, arch, assembler, log), log
-
-
-def _run(command: list[str], folder: str, time_limit_s: float) -> str:
-    environment = {"PATH": os.defpath, "LC_ALL": "C", "TMPDIR": folder}
-    process = subprocess.Popen(command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                               stderr=subprocess.STDOUT, start_new_session=True)
-    try:
-        output, _ = process.communicate(timeout=time_limit_s)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        output, _ = process.communicate()
-        raise AssembleError(f"ptxas took longer than {time_limit_s:g} s (time_limit=SECONDS raises the limit)",
-                            output.decode("utf-8", "replace")) from None
-    log = output.decode("utf-8", "replace")
-    if process.returncode:
-        raise AssembleError(f"ptxas failed with status {process.returncode}: {first_useful_line(log)}", log)
-    return log
+    return data, _report(data, arch, assembler, tool.log), tool
 
 
 def first_useful_line(log: str) -> str:

@@ -9,7 +9,8 @@ Each kernel and cubin has a fingerprint: everything that its bytes depend on, fi
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Iterable
+from functools import lru_cache
+from typing import Any
 
 from generator import sources, toolchain
 from generator.kernels import registry
@@ -116,7 +117,7 @@ def trace_fingerprint(spec: KernelSpec, plan: LaunchPlan, roots: tuple[str, ...]
         "spec": spec.to_json(),
         "plan": plan.to_json(),
         "sources": {**sources.digests(kernel_sources(roots)), **module_digests(TRACE_MODULES)},
-        "tools": {found.name: f"{found.version} {found.digest}" for found in toolchain.trace_distributions()},
+        "tools": _trace_tools(),
         "python": toolchain.python_minor(),
     }
 
@@ -136,10 +137,15 @@ def assemble_fingerprint(row: Row, plan: LaunchPlan, allow_spills: bool) -> dict
     }
 
 
-def module_digests(modules: Iterable[str]) -> dict[str, str]:
+@lru_cache(maxsize=None)
+def module_digests(modules: tuple[str, ...]) -> dict[str, str]:
     """Path -> digest of the named modules' own files."""
-    wanted = tuple(modules)
-    return {source.path: source.digest for source in sources.closure(ROOT, wanted) if source.module in wanted}
+    return sources.digests(source for source in sources.closure(ROOT, modules) if source.module in modules)
+
+
+@lru_cache(maxsize=None)
+def _trace_tools() -> dict[str, str]:
+    return {found.name: f"{found.version} {found.digest}" for found in toolchain.trace_distributions()}
 
 
 def make(manifest: Manifest, rows: tuple[Row, ...], allow_spills: bool = False) -> BuildPlan:

@@ -88,6 +88,12 @@ def _read(path: Path) -> bytes:
 
 
 @lru_cache(maxsize=None)
+def file_digest(path: Path) -> str:
+    """SHA-256 (hex) of a file, read once in the life of this process."""
+    return hashlib.sha256(_read(path)).hexdigest()
+
+
+@lru_cache(maxsize=None)
 def _direct_imports(root: Path, module: str, path: Path) -> tuple[str, ...]:
     try:
         tree = ast.parse(_read(path), str(path))
@@ -117,7 +123,7 @@ def closure(root: Path, roots: tuple[str, ...], without: frozenset[str] = frozen
         if "." in module:
             waiting.append(module.rpartition(".")[0])
         waiting.extend(_direct_imports(root, module, path))
-    sources = [Source(module, path.relative_to(root).as_posix(), hashlib.sha256(_read(path)).hexdigest()) for module, path in found.items()]
+    sources = [Source(module, path.relative_to(root).as_posix(), file_digest(path)) for module, path in found.items()]
     return tuple(sorted(sources, key=_path_of))
 
 

@@ -177,11 +177,14 @@ def kernel_sources(roots: tuple[str, ...], root: Path = ROOT) -> tuple[sources.S
     return sources.closure(root, roots, CARRIERS)
 
 
-def check_sources(roots: tuple[str, ...], imported: list[str], root: Path = ROOT) -> None:
-    """Raises TaskFailure when a kernel imported a file of the tree that its fingerprint does not cover."""
-    covered = {source.path for source in kernel_sources(roots, root)}
-    covered |= {source.path for source in sources.closure(root, tuple(sorted(CARRIERS)))}
-    missed = sorted(set(imported) - covered)
+def check_sources(roots: tuple[str, ...], imported: dict[str, str], root: Path = ROOT) -> None:
+    """Raises TaskFailure unless a kernel's fingerprint covers every file of the tree that it imported (path -> SHA-256), as it was."""
+    covered = {source.path: source.digest for source in kernel_sources(roots, root)}
+    known = {source.path for source in sources.closure(root, tuple(sorted(CARRIERS)))}
+    missed = sorted(path for path in imported if path not in covered and path not in known)
     if missed:
         raise TaskFailure(f"the kernel imported {', '.join(missed)}, which its fingerprint does not cover: import it at the top of a module that "
                           f"{' or '.join(roots)} imports")
+    changed = sorted(path for path, digest in imported.items() if covered.get(path, digest) != digest)
+    if changed:
+        raise TaskFailure(f"{', '.join(changed)} changed while the build ran: build again")

@@ -44,16 +44,16 @@ class Child:
     timed_out: bool = False
 
 
-def imported_sources(root: Path) -> list[str]:
-    """The tree's files among the modules that this process has imported, relative to the root, sorted."""
-    found = set()
+def imported_sources(root: Path) -> dict[str, str]:
+    """The tree's files among the modules that this process has imported: path relative to the root -> SHA-256 (hex)."""
+    found = {}
     for module in list(sys.modules.values()):
         name = getattr(module, "__file__", None)
         if name:
             path = Path(name)
             if path.is_absolute() and path.is_relative_to(root):
-                found.add(path.relative_to(root).as_posix())
-    return sorted(found)
+                found[path.relative_to(root).as_posix()] = sources.file_digest(path)
+    return found
 
 
 def trace_here(request: dict[str, Any], root: Path) -> None:

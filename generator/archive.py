@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Puts a folder in place in one step, and packs it into an archive with the same bytes on every machine."""
+
+from __future__ import annotations
+
+import ctypes
+import gzip
+import hashlib
+import io
+import os
+import shutil
+import tarfile
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Mapping
+
+SUMS = "SHA256SUMS"
+_AT_FDCWD = -100
+_RENAME_EXCHANGE = 2
+
+
+class InstallError(Exception):
+    """A product cannot be put where it was asked for; the message names the place and the remedy."""
+
+
+@dataclass(frozen=True)
+class Link:
+    """A symbolic link to a file of the same folder, by its name."""
+
+    target: str
+
+
+Files = Mapping[str, "bytes | Link"]
+"""The files of a bundle: path relative to its folder -> content or link."""
+
+
+def _content(files: Files, path: str) -> bytes:
+    """A file's content, through a link."""
+    content = files[path]
+    return files[str(Path(path).parent / content.target)] if isinstance(content, Link) else content
+
+
+def source_date_epoch() -> int:
+    """The time that stands in archives: SOURCE_DATE_EPOCH (seconds), or 0. Raises InstallError when it is no number."""
+    text = os.environ.get("SOURCE_DATE_EPOCH", "0")
+    if not (text.isascii() and text.isdigit()) or int(text) >= 1 << 33:
+        raise InstallError(f"SOURCE_DATE_EPOCH={text}: expected seconds since 1970 as a plain number")
+    return int(text)
+
+
+def checksums(files: Files) -> bytes:
+    """The content of SHA256SUMS: `sha256sum -c` reads it."""
+    return "".join(f"{hashlib.sha256(_content(files, path)).hexdigest()}  {path}\n" for path in sorted(files)).encode()
+
+
+def stage(files: Files, parent: Path, name: str) -> Path:
+    """Writes `files` (relative path -> content) and their SHA256SUMS into a new folder beside `parent/name`; returns it.
+
+    Raises OSError and leaves nothing behind then.
+    """
+    parent.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix=f".{name}.", suffix=".part", dir=parent))
+    try:
+        for path, content in [*sorted(files.items()), (SUMS, checksums(files))]:
+            place = folder / path
+            place.parent.mkdir(parents=True, exist_ok=True)
+            if isinstance(content, Link):
+                place.symlink_to(content.target)
+                continue
+            place.write_bytes(content)
+            place.chmod(_mode(path))
+        for place in [folder, *folder.rglob("*")]:
+            if place.is_dir() and not place.is_symlink():
+                place.chmod(0o755)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    return folder
+
+
+def _mode(path: str) -> int:
+    return 0o755 if ".so" in Path(path).suffixes else 0o644
+
+
+def _exchange(left: Path, right: Path) -> bool:
+    """Swaps two folders in one step; False when this system or file system cannot."""
+    try:
+        rename = ctypes.CDLL(None, use_errno=True).renameat2
+    except AttributeError:
+        return False
+    return rename(_AT_FDCWD, os.fsencode(left), _AT_FDCWD, os.fsencode(right), _RENAME_EXCHANGE) == 0
+
+
+def install_folder(staged: Path, final: Path) -> None:
+    """Puts a staged folder in its place, in one step where the file system can; an older one is removed afterwards.
+
+    Raises InstallError when something that is no bundle stands there, OSError when it cannot be written.
+    """
+    if final.is_symlink() or (final.exists() and not (final / SUMS).is_file() and (not final.is_dir() or any(final.iterdir()))):
+        raise InstallError(f"{final} exists and is no bundle (it has no {SUMS}): move it away, or choose another dist=")
+    if final.exists():
+        if not _exchange(staged, final):
+            old = Path(tempfile.mkdtemp(prefix=f".{final.name}.", suffix=".old", dir=final.parent))
+            os.rename(final, old / "bundle")
+            os.rename(staged, final)
+            staged = old
+        shutil.rmtree(staged, ignore_errors=True)
+    else:
+        os.rename(staged, final)
+
+
+def pack(files: Files, root: str, out: Path) -> None:
+    """Writes `files` and their SHA256SUMS below the folder `root` into the archive `out` (.tar.gz), renamed last.
+
+    Sorted, owner 0, modes fixed, times SOURCE_DATE_EPOCH. Raises OSError or InstallError and leaves nothing behind then.
+    """
+    epoch = source_date_epoch()
+    everything = {**files, SUMS: checksums(files)}
+    folders = {str(parent) for path in everything for parent in Path(path).parents if str(parent) != "."}
+    handle, temporary = tempfile.mkstemp(prefix=f".{out.name}.", suffix=".part", dir=out.parent)
+    try:
+        with os.fdopen(handle, "wb") as raw, gzip.GzipFile("", "wb", 6, raw, mtime=0) as packed, \
+                tarfile.open(fileobj=packed, mode="w", format=tarfile.GNU_FORMAT) as tar:
+            for path in sorted([*everything, *folders, ""]):
+                member = tarfile.TarInfo(f"{root}/{path}".rstrip("/"))
+                member.mtime = epoch
+                content = everything.get(path)
+                if content is None:
+                    member.type, member.mode = tarfile.DIRTYPE, 0o755
+                    tar.addfile(member)
+                elif isinstance(content, Link):
+                    member.type, member.mode, member.linkname = tarfile.SYMTYPE, 0o777, content.target
+                    tar.addfile(member)
+                else:
+                    member.size, member.mode = len(content), _mode(path)
+                    tar.addfile(member, io.BytesIO(content))
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, out)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+

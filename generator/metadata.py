@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Makes `metadata.json`: everything that a reader of the bundle may ask, made from the rows and what was really built."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Any, Iterable, Mapping
+
+from generator.arch import resolution_table
+from generator.assemble import AssembleReport
+from generator.buildplan import BuildPlan
+from generator.ledger import Ledger, LedgerError
+from generator.model import Row
+from generator.operations import OPERATIONS
+from generator.plan import LaunchPlan
+
+NAME = "fmhaforge"
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True)
+class BuiltRow:
+    """A row with what was built for it. Paths are relative to the bundle; hashes are SHA-256 (hex)."""
+
+    row: Row
+    plan: LaunchPlan
+    cubin: bytes
+    cubin_path: str
+    ptx_path: str
+    ptx_sha256: str
+    report: AssembleReport
+    validated: bool
+
+    def to_json(self) -> dict[str, Any]:
+        """The row as it stands in the metadata."""
+        row, variant, report = self.row, self.row.variant, self.report
+        return {
+            "variant": variant.name,
+            "sm": row.sm,
+            "operation": variant.operation,
+            "mask": variant.mask,
+            "head_dim": variant.head_dim,
+            "kv_layout": variant.kv_layout,
+            "dtype": variant.dtype,
+            "family": row.family.name,
+            "abi_class": variant.abi_class,
+            "tile": dict(row.tile),
+            "checked": variant.checked,
+            "select": variant.select.to_json() if variant.select else None,
+            "cubin": self.cubin_path,
+            "cubin_sha256": hashlib.sha256(self.cubin).hexdigest(),
+            "cubin_bytes": len(self.cubin),
+            "ptx": self.ptx_path,
+            "ptx_sha256": self.ptx_sha256,
+            "ptx_target": row.family.ptx_target,
+            "arch": report.arch,
+            "assembler": report.assembler,
+            "symbol": report.symbol,
+            "registers": report.registers,
+            "spill_bytes": report.spill_bytes,
+            "smem_bytes": self.plan.smem_bytes,
+            "static_smem_bytes": report.static_smem,
+            "threads": self.plan.threads,
+            "plan": self.plan.to_json(),
+            "validated": self.validated,
+        }
+
+
+def check_ledger(rows: Iterable[BuiltRow], ledger: Ledger) -> None:
+    """Raises LedgerError naming every kernel among `rows` that the ledger does not know."""
+    missing: dict[str, str] = {}
+    for built in rows:
+        routes = ledger.missing_routes(built.ptx_sha256, built.row.family)
+        if routes:
+            missing.setdefault(built.ptx_sha256, f"{built.row.variant.name} (PTX {built.ptx_sha256[:12]}: no run by {' and '.join(routes)})")
+    if missing:
+        raise LedgerError(f"{ledger.path} does not know {len(missing)} of the kernels: {'; '.join(missing.values())}. Run the device tests on a GPU, "
+                          "or build with allow_unvalidated=1, which marks the bundle")
+
+
+def document(plan: BuildPlan, rows: Iterable[BuiltRow], version: str, provenance: Mapping[str, Any]) -> dict[str, Any]:
+    """The whole metadata as plain JSON values."""
+    rows = tuple(rows)
+    built_sms = {built.row.sm for built in rows}
+    names = {built.row.variant.name for built in rows}
+    table = resolution_table(plan.manifest.targets, built_sms)
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "name": NAME,
+        "version": version,
+        "validated": all(built.validated for built in rows),
+        "operations": {name: operation.to_json() for name, operation in OPERATIONS.items()},
+        "targets": [target.to_json() for target in plan.manifest.targets],
+        "families": {family.name: family.to_json() for family in plan.manifest.families},
+        "arch_table": {str(sm): list(served) for sm, served in table.items()},
+        "variants": [variant.to_json() for variant in plan.manifest.variants if variant.name in names],
+        "rows": [built.to_json() for built in rows],
+        "provenance": dict(provenance),
+    }
