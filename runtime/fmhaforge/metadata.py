@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from . import expr
@@ -128,9 +128,9 @@ class Row:
     smem_bytes: int
     static_smem_bytes: int
     threads: int
-    plan: Plan
+    plan: Plan = field(repr=False)
     validated: bool
-    raw: Mapping[str, Any]
+    raw: Mapping[str, Any] = field(repr=False, compare=False)
 
     @property
     def label(self) -> str:

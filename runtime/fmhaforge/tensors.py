@@ -85,6 +85,8 @@ def _bare(name: str, address: int) -> TensorView:
 def _address(name: str, value: object) -> int:
     if isinstance(value, ctypes.c_void_p):
         return value.value or 0
+    if isinstance(value, bool):
+        raise ArgumentError(name, f"{value} is no device tensor")
     if type(value).__name__ == "CUdeviceptr":
         return int(value)  # type: ignore[call-overload]
     try:

@@ -7,6 +7,7 @@ compare the runtime's answers with a driver's. Launches are recorded with their 
 
 import ctypes
 import json
+import math
 from dataclasses import dataclass, field
 
 from cuda.bindings import driver as real
@@ -246,14 +247,11 @@ class FakeTensor:
     """Device memory with `__cuda_array_interface__`, as torch and cupy give it."""
 
     def __init__(self, cuda, shape, typestr="<f2", strides=None, device=0, read_only=False, offset=0):
-        self.shape = shape
         size = 4 if typestr.endswith("4") else int(typestr[2:])
-        count = 1
-        for axis, extent in enumerate(shape):
-            count += (extent - 1) * (strides[axis] if strides else 0)
-            if not strides:
-                count = count * extent if axis else extent
-        self.pointer = cuda.allocate(max(count, 1) * size + offset, device) + offset
+        packed = [math.prod(shape[axis + 1:]) for axis in range(len(shape))]
+        last = sum((extent - 1) * stride for extent, stride in zip(shape, strides or packed))
+        self.shape = shape
+        self.pointer = cuda.allocate((last + 1) * size + offset, device) + offset if math.prod(shape) else 0
         self.interface = {"shape": shape, "typestr": typestr, "data": (self.pointer, read_only), "version": 3,
                           "strides": None if strides is None else tuple(stride * size for stride in strides)}
 
