@@ -41,7 +41,7 @@ class Kernel:
     @property
     def ptx_path(self) -> str:
         """Path of the PTX relative to the build folder and to the bundle."""
-        return f"ptx/{self.spec.ptx_target}/{self.name}.ptx"
+        return ptx_path(self.spec, self.name)
 
     @property
     def key(self) -> str:
@@ -65,12 +65,12 @@ class Cubin:
     @property
     def path(self) -> str:
         """Path of the cubin relative to the build folder."""
-        return f"cubins/sm_{self.row.sm}/{self.kernel.name}.cubin"
+        return cubin_path(self.row.sm, self.kernel.name)
 
     @property
     def report_path(self) -> str:
         """Path of the assembler's report relative to the build folder."""
-        return f"cubins/sm_{self.row.sm}/{self.kernel.name}.json"
+        return report_path(self.row.sm, self.kernel.name)
 
     @property
     def key(self) -> str:
@@ -109,6 +109,32 @@ def kernel_names(manifest: Manifest) -> dict[KernelSpec, str]:
                 default = row.build == variant.build
                 names[row.spec] = variant.name if default else f"{variant.name}-sm_{row.sm}"
     return names
+
+
+def all_products(manifest: Manifest) -> frozenset[str]:
+    """Every path relative to the build folder that some build of this manifest makes for a kernel or a cubin."""
+    names = kernel_names(manifest)
+    paths = set()
+    for variant in manifest.variants:
+        for sm in variant.sms:
+            spec = Row(variant, manifest.target(sm)).spec
+            paths |= {ptx_path(spec, names[spec]), cubin_path(sm, names[spec]), report_path(sm, names[spec])}
+    return frozenset(paths)
+
+
+def ptx_path(spec: KernelSpec, name: str) -> str:
+    """Path of a kernel's PTX relative to the build folder and to the bundle."""
+    return f"ptx/{spec.ptx_target}/{name}.ptx"
+
+
+def cubin_path(sm: int, name: str) -> str:
+    """Path of a kernel's cubin relative to the build folder."""
+    return f"cubins/sm_{sm}/{name}.cubin"
+
+
+def report_path(sm: int, name: str) -> str:
+    """Path of the assembler's report relative to the build folder."""
+    return f"cubins/sm_{sm}/{name}.json"
 
 
 def trace_fingerprint(spec: KernelSpec, plan: LaunchPlan, roots: tuple[str, ...]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Mapping
 
-from generator import archive, metadata
+from generator import archive, metadata, sbom
 from generator.archive import Files, Link
 from generator.assemble import AssembleReport
 from generator.buildplan import BuildPlan
@@ -80,7 +80,11 @@ def built_rows(plan: BuildPlan, build_dir: Path, ledger: Ledger) -> tuple[BuiltR
 def files_of(plan: BuildPlan, rows: tuple[BuiltRow, ...], build_dir: Path, version: str, provenance: Mapping[str, Any], licence: bytes,
              more: Files) -> dict[str, bytes | Link]:
     """The bundle's files but SHA256SUMS: relative path -> content. `more` are headers and libraries."""
-    files: dict[str, bytes | Link] = {"LICENSE": licence, "metadata.json": canonical_json(metadata.document(plan, rows, version, provenance))}
+    files: dict[str, bytes | Link] = {
+        "LICENSE": licence,
+        "metadata.json": canonical_json(metadata.document(plan, rows, version, provenance)),
+        "sbom.cdx.json": canonical_json(sbom.document(version, provenance)),
+    }
     for built in rows:
         files[built.cubin_path] = built.cubin
         if built.ptx_path not in files:

@@ -78,15 +78,32 @@ class BundleProduct:
         return toolchain.digest_of([self._description_key(), self.provenance, known, opts.allow_unvalidated, archive.source_date_epoch(),
                                     sources.file_digest(ROOT / "LICENSE"), _own_sources(BUNDLE_MODULES)])
 
-    def is_intact(self) -> bool:
-        """Whether every file that the installed bundle's SHA256SUMS lists is there. True when there is no bundle."""
+    def installed(self) -> set[str]:
+        """The files that the installed bundle's SHA256SUMS lists, and itself; empty when there is no bundle."""
         try:
             listed = (self.place.folder / archive.SUMS).read_text(encoding="utf-8").splitlines()
         except (OSError, ValueError):
-            return True
+            return set()
+        return {line.partition("  ")[2] for line in listed} | {archive.SUMS}
+
+    def is_intact(self) -> bool:
+        """Whether the installed bundle has exactly the files that it lists. True when there is no bundle."""
+        listed = self.installed()
         present = {os.path.relpath(os.path.join(folder, name), self.place.folder)
                    for folder, _, names in os.walk(self.place.folder) for name in names}
-        return present == {line.partition("  ")[2] for line in listed} | {archive.SUMS}
+        return not listed or present == listed
+
+    def leftovers(self) -> list[str]:
+        """What `scons -c` removes besides the nodes: the bundle's files, and the records and reports of the build folder."""
+        records = [self.session.build_dir / name for name in ("state", "log", "tmp", "cabi", "zig", "report.json", "trace.json")]
+        return [str(self.place.folder / path) for path in sorted(self.installed())] + [str(path) for path in records if path.exists()]
+
+    def remove_empty_folders(self) -> None:
+        """Removes the folders that `scons -c` left empty."""
+        for top in (self.place.folder, *(self.session.build_dir / name for name in ("ptx", "cubins", "lib"))):
+            for folder, _, _ in os.walk(top, topdown=False):
+                if not os.listdir(folder):
+                    os.rmdir(folder)
 
     # --- work ------------------------------------------------------------------------------------------------------------
 

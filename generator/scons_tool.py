@@ -208,6 +208,7 @@ def declare(env: Any, session: Session, product: BundleProduct) -> dict[str, lis
                          [*traced, *cubins, *rendered, *libraries, env.Value(product.key())], put, PRODUCT=product)
     env.NoCache(rendered, libraries, bundle)
     env.Precious(bundle)
+    env.Clean(bundle, product.leftovers())
     if not product.is_intact():
         env.AlwaysBuild(bundle)
     return {"ptx": traced, "cubins": cubins, "libraries": rendered + libraries, "bundle": bundle}
@@ -253,6 +254,8 @@ def begin(session: Session) -> None:
 def finish(session: Session, product: BundleProduct, bundle: list) -> None:
     """Runs at the end, however the build went: the tables, the reports, and the farm's end."""
     session.end()
-    if SCons.Action.execute_actions and not SCons.Script.GetOption("clean"):
+    if SCons.Script.GetOption("clean"):
+        product.remove_empty_folders()
+    elif SCons.Action.execute_actions:
         made = [node.get_state() in (SCons.Node.executed, SCons.Node.up_to_date) for node in bundle]
         report.conclude(session, product, bool(made) and all(made))

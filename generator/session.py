@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Callable, Iterator
 
+from generator import buildplan
 from generator.buildplan import BuildPlan, Cubin, Kernel
 from generator.cache import Store
 from generator.canonical import write_whole
@@ -61,6 +62,20 @@ class Session:
             fcntl.flock(self._lock_file, fcntl.LOCK_EX)
         shutil.rmtree(self.scratch, ignore_errors=True)
         shutil.rmtree(self.build_dir / "log", ignore_errors=True)
+        self._sweep()
+
+    def _sweep(self) -> None:
+        """Removes what variants left behind that are no longer in the manifest."""
+        wanted = buildplan.all_products(self.plan.manifest)
+        for folder in ("ptx", "cubins", "state"):
+            for place, _, names in os.walk(self.build_dir / folder):
+                for name in names:
+                    path = os.path.join(place, name)
+                    product = os.path.relpath(path, self.build_dir)
+                    if folder == "state":
+                        product = os.path.relpath(path, self.build_dir / "state").removesuffix(".json")
+                    if product not in wanted:
+                        os.unlink(path)
 
     def end(self) -> None:
         """Ends the farm, trims the cache, removes temporary files and gives the build folder free. May be called twice."""
