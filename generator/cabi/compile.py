@@ -65,9 +65,9 @@ class Zig:
             raise CompileError(f"{' '.join(command)} failed in {folder} with exit status {done.returncode}:\n{done.stderr.strip()}")
         return done.stdout
 
-    def compile(self, host: Host, arguments: Sequence[str], folder: Path, language: str = "cc") -> None:
-        """Run the C (`cc`) or C++ (`c++`) compiler for a host in `folder`."""
-        self.run((language, "-target", host.triple, f"-mcpu={host.cpu}", *arguments), folder)
+    def compile(self, host: Host, arguments: Sequence[str], folder: Path) -> None:
+        """Run the C compiler for a host in `folder`; a source called .cc is C++ (without its standard library)."""
+        self.run(("cc", "-target", host.triple, f"-mcpu={host.cpu}", *arguments), folder)
 
 
 @dataclass(frozen=True)

@@ -173,11 +173,11 @@ def make_model(metadata: Metadata) -> Model:
 
 
 def _operation(operation: Operation, raw: Mapping[str, Any], member: numbers.Member) -> OperationC:
-    docs = {argument["name"]: argument["doc"] for argument in raw["arguments"]}
+    arguments = tuple(zip(operation.arguments.values(), raw["arguments"]))
     return OperationC(
         operation.name, member.name, f"fmhaforge_{operation.name}_args", raw["doc"], operation.seqlen_q_argument,
-        tuple(_argument(argument, docs[argument.name]) for argument in operation.arguments.values()),
-        tuple(map(_check, operation.arguments.values())),
+        tuple(_argument(argument, raw_argument["doc"]) for argument, raw_argument in arguments),
+        tuple(_check(argument, raw_argument["positive"]) for argument, raw_argument in arguments),
         tuple(map(_relation, operation.checks)),
         tuple(_relation(check) for check in operation.checks if check.names() <= _HEADS),
     )
@@ -191,11 +191,11 @@ def _argument(argument: Argument, doc: str) -> ArgumentC:
     return ArgumentC(argument.name, f"{const}{element}*", f"{argument.dtype} [{', '.join(argument.shape)}], {doc}")
 
 
-def _check(argument: Argument) -> CheckC:
+def _check(argument: Argument, positive: bool) -> CheckC:
     if argument.type == "ptr":
         return CheckC(argument.name, _FIELD_TYPES["ptr"], "0", "0", argument.alignment)
     if argument.type == "f32":
-        return CheckC(argument.name, _FIELD_TYPES["f32"], "0", "0", 1)
+        return CheckC(argument.name, _FIELD_TYPES["f32"], str(int(positive)), "0", 1)
     width = {"i32": 31, "i64": 63}[argument.type]
     minimum = -(1 << width) if argument.minimum is None else argument.minimum
     maximum = (1 << width) - 1 if argument.maximum is None else argument.maximum

@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The numbers of the C ABI. They are written down, not counted, because compiled programs hold them: never change or reuse one."""
+"""The C ABI's enums. Their numbers stand in `fmhaforge.clib`, which the Python runtime shares: compiled programs hold them."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-ABI_VERSION = 1
+import generator  # noqa: F401 - makes fmhaforge importable
+from fmhaforge import clib
+
+ABI_VERSION = clib.ABI_VERSION
 SOVERSION = 0
 
 
@@ -32,41 +36,37 @@ class Enum:
         for member in self.members:
             if member.word == word:
                 return member
-        raise KeyError(f"{word!r} has no number in {self.type}: add one to generator/cabi/numbers.py")
+        raise KeyError(f"{word!r} has no number in {self.type}: add one to runtime/fmhaforge/clib.py")
 
 
-def _words(type_: str, doc: str, prefix: str, numbers: dict[str, int]) -> Enum:
+def _words(type_: str, doc: str, prefix: str, numbers: Mapping[str, int]) -> Enum:
     return Enum(type_, doc, tuple(Member(f"FMHAFORGE_{prefix}_{word.upper()}", value, word) for word, value in numbers.items()))
 
 
-STATUS = Enum("fmhaforge_status", "What a call came to.", (
-    Member("FMHAFORGE_OK", 0),
-    Member("FMHAFORGE_ERROR_INVALID_ARGUMENT", 1, doc="an argument breaks a precondition"),
-    Member("FMHAFORGE_ERROR_UNSUPPORTED", 2, doc="no row serves the problem"),
-    Member("FMHAFORGE_ERROR_NO_DRIVER", 3, doc="no CUDA driver, too old a driver or no device"),
-    Member("FMHAFORGE_ERROR_WRONG_DEVICE", 4, doc="the row does not run on the current device"),
-    Member("FMHAFORGE_ERROR_STREAM_CAPTURING", 5, doc="a first load during stream capture: preload first"),
-    Member("FMHAFORGE_ERROR_LOAD", 6, doc="the driver refused the code, or found no kernel in it"),
-    Member("FMHAFORGE_ERROR_LAUNCH", 7, doc="the driver refused the launch"),
-    Member("FMHAFORGE_ERROR_FORKED", 8, doc="the process was forked after CUDA was in use"),
-    Member("FMHAFORGE_ERROR_ABI_MISMATCH", 9, doc="header and library do not fit"),
-    Member("FMHAFORGE_ERROR_OUT_OF_MEMORY", 10, doc="no host memory"),
-    Member("FMHAFORGE_ERROR_DRIVER", 11, doc="another driver call failed"),
-))
+_STATUS_DOCS = {
+    "INVALID_ARGUMENT": "an argument breaks a precondition",
+    "UNSUPPORTED": "no row serves the problem",
+    "NO_DRIVER": "no CUDA driver, too old a driver or no device",
+    "WRONG_DEVICE": "the row does not run on the current device",
+    "STREAM_CAPTURING": "a first load during stream capture: preload first",
+    "LOAD": "the driver refused the code, or found no kernel in it",
+    "LAUNCH": "the driver refused the launch",
+    "FORKED": "the process was forked after CUDA was in use",
+    "ABI_MISMATCH": "header and library do not fit",
+    "OUT_OF_MEMORY": "no host memory",
+    "DRIVER": "another driver call failed",
+}
 
-FIELDS = _words("fmhaforge_field", "The field of a problem that a refusal names.", "FIELD", {
-    "none": 0, "operation": 1, "mask": 2, "dtype": 3, "head_dim": 4, "checked": 5, "sm": 6, "num_q_heads": 7, "num_kv_heads": 8,
-    "seqlen_q": 9, "smem_bytes": 10})
+STATUS = Enum("fmhaforge_status", "What a call came to.", tuple(
+    Member("FMHAFORGE_OK" if word == "OK" else f"FMHAFORGE_ERROR_{word}", value, word, _STATUS_DOCS.get(word, ""))
+    for value, word in enumerate(clib.STATUSES)))
 
-OPERATIONS = _words("fmhaforge_operation", "The ABI classes; each has its argument struct.", "OPERATION", {
-    "llm": 1, "paged": 2, "paged_ragged": 3, "padding": 4, "vision_block": 5, "vit": 6})
-
-MASKS = _words("fmhaforge_mask", "Which keys a query sees.", "MASK", {
-    "causal": 1, "sliding_causal": 2, "padding": 3, "vision_block": 4, "bidirectional": 5})
-
-DTYPES = _words("fmhaforge_dtype", "The element type of Q, K, V and O.", "DTYPE", {"float16": 1})
-
-FLAGS = _words("uint32_t", "Hints of a problem, as bits.", "FLAG", {"use_small_d64": 1})
+FIELDS = _words("fmhaforge_field", "The field of a problem that a refusal names.", "FIELD",
+                {word: value for value, word in enumerate(clib.FIELDS)})
+OPERATIONS = _words("fmhaforge_operation", "The ABI classes; each has its argument struct.", "OPERATION", clib.OPERATIONS)
+MASKS = _words("fmhaforge_mask", "Which keys a query sees.", "MASK", clib.MASKS)
+DTYPES = _words("fmhaforge_dtype", "The element type of Q, K, V and O.", "DTYPE", clib.DTYPES)
+FLAGS = _words("uint32_t", "Hints of a problem, as bits.", "FLAG", clib.FLAGS)
 
 ENUMS = (STATUS, OPERATIONS, MASKS, DTYPES, FIELDS)
 """The enums of the header, in order."""

@@ -61,13 +61,11 @@ _Static_assert(sizeof(ff_tensor_map) == 128, "layout of CUtensorMap");
 /* X(name, parameters): every entry point, looked up by cuGetProcAddress at FF_DRIVER_VERSION. */
 #define FF_DRIVER_FUNCTIONS(X)                                                                                                   \
     X(cuInit, (unsigned flags))                                                                                                  \
-    X(cuDriverGetVersion, (int* version))                                                                                        \
     X(cuGetErrorName, (CUresult error, const char** name))                                                                       \
     X(cuGetErrorString, (CUresult error, const char** text))                                                                     \
     X(cuDeviceGet, (CUdevice * device, int ordinal))                                                                             \
     X(cuDeviceGetAttribute, (int* value, int attribute, CUdevice device))                                                        \
     X(cuDevicePrimaryCtxRetain, (CUcontext * context, CUdevice device))                                                          \
-    X(cuCtxGetCurrent, (CUcontext * context))                                                                                    \
     X(cuCtxSetCurrent, (CUcontext context))                                                                                      \
     X(cuCtxGetDevice, (CUdevice * device))                                                                                       \
     X(cuStreamGetCtx, (CUstream stream, CUcontext * context))                                                                    \

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fixtures of the C tests: the library of a fake bundle of every row, compiled once, and processes that see a stub driver."""
+
+import json
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+for folder in (ROOT / "tests" / "unit", ROOT / "runtime", ROOT):
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+
+pytest.importorskip("ziglang")
+
+from fake_bundle import make_bundle  # noqa: E402
+from fmhaforge import metadata as bundle_metadata  # noqa: E402
+from generator import cabi  # noqa: E402
+from generator.manifest import load  # noqa: E402
+
+HERE = Path(__file__).resolve().parent
+HOST = cabi.HOSTS["x86_64"]
+
+
+@dataclass(frozen=True)
+class Built:
+    """A fake bundle with its C side: `metadata` as the runtime reads it."""
+
+    bundle: Path
+    document: dict
+    metadata: bundle_metadata.Metadata
+    sources: cabi.Sources
+    libraries: cabi.Libraries
+
+
+@pytest.fixture(scope="session")
+def zig():
+    """zig with a cache that lives in the build folder, because its first link builds parts of glibc."""
+    cache = ROOT / "build" / "zig-cache"
+    cache.mkdir(parents=True, exist_ok=True)
+    return cabi.Zig(cache)
+
+
+@pytest.fixture(scope="session")
+def manifest():
+    """The manifest of the project."""
+    return load(ROOT / "variants.yaml")
+
+
+def build(folder, manifest, zig, **options):
+    """A Built of the manifest's rows in `folder`; `options` go to make_bundle."""
+    bundle = make_bundle(folder / "bundle", manifest, **options)
+    content = (bundle / "metadata.json").read_bytes()
+    document = json.loads(content)
+    sources = cabi.render(document, bundle, folder / "c")
+    libraries = cabi.compile_libraries(sources, HOST, folder / "lib", zig)
+    return Built(bundle, document, bundle_metadata.parse(content, "metadata.json"), sources, libraries)
+
+
+@pytest.fixture(scope="session")
+def built(tmp_path_factory, manifest, zig):
+    """The library of every row."""
+    return build(tmp_path_factory.mktemp("cabi"), manifest, zig)
+
+
+@pytest.fixture(scope="session")
+def stub_path(tmp_path_factory, zig):
+    """The stub libcuda.so.1, compiled."""
+    folder = tmp_path_factory.mktemp("stub")
+    zig.compile(HOST, ("-shared", "-fPIC", "-O1", "-fno-sanitize=all", "-Wall", "-Wextra", "-Werror", "-Wl,-soname,libcuda.so.1", "-lpthread",
+                       "-o", str(folder / "libcuda.so.1"), str(HERE / "stub_cuda.c")), folder)
+    return folder / "libcuda.so.1"
+
+
+@pytest.fixture(scope="session")
+def stub_process(stub_path):
+    """Runs a function of `scenarios` in one process that finds the stub driver, and hands back its result."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        def run(function, *arguments):
+            return pool.submit(function, stub_path, *arguments).result(timeout=120)
+        yield run

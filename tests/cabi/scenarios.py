@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the tests let happen in a process with the stub driver. Each function gets the stub's path and gives back plain data."""
+
+import os
+import random
+import threading
+
+from arguments import random_values
+from fmhaforge.clib import CLibraryError, make_args, problem
+from stub import CAPTURE_IMPLICIT, NOT_FOUND, Stub, fresh_library
+
+
+def outcome(function, *arguments):
+    """("OK", "") or the status and reason of the failure."""
+    try:
+        function(*arguments)
+    except CLibraryError as error:
+        return error.status, error.reason
+    return "OK", ""
+
+
+def launch_rows(stub_path, library_path, metadata, sm, seed):
+    """Launch every row that serves `sm` with random values: [(row index, values, recorded launch)]."""
+    stub, library, rng = Stub(stub_path, sm), fresh_library(library_path), random.Random(seed)
+    found = []
+    for index, row in enumerate(metadata.rows):
+        if row.sm != sm:
+            continue
+        operation = metadata.operations[row.operation]
+        values = random_values(operation, rng)
+        library.launch(row.operation, library.find_row(row.variant), make_args(operation, values))
+        found.append((index, values, stub.launches()[-1]))
+    return found
+
+
+def launch_once(stub_path, library_path, metadata, variant, sm, changes, stream=0):
+    """Launch a variant with valid values but for `changes`: (status, reason, number of driver launches, of loads)."""
+    stub, library = Stub(stub_path, sm), fresh_library(library_path)
+    row = next(row for row in metadata.rows if row.variant == variant)
+    operation = metadata.operations[row.operation]
+    values = {**random_values(operation, random.Random(3)), **changes}
+    status, reason = outcome(library.launch, row.operation, library.find_row(variant), make_args(operation, values), stream)
+    return status, reason, stub.dll.stub_launch_count(), stub.calls("cuLibraryLoadData")
+
+
+def _args(metadata, row):
+    operation = metadata.operations[row.operation]
+    return make_args(operation, random_values(operation, random.Random(5)))
+
+
+def first_use_by_threads(stub_path, library_path, metadata, variant, sms, threads):
+    """Launch a variant for the first time from many threads, device by device in turn: statuses, calls and launches by device."""
+    stub, library = Stub(stub_path, *sms), fresh_library(library_path)
+    stub.dll.stub_set_load_delay(20000)
+    row = next(row for row in metadata.rows if row.variant == variant)
+    args = _args(metadata, row)
+    barrier, statuses = threading.Barrier(threads), [None] * threads
+
+    def work(number):
+        stub.dll.stub_use_device(number % len(sms))
+        barrier.wait()
+        statuses[number] = outcome(lambda: library.launch(row.operation, library.find_row(variant), args))
+    workers = [threading.Thread(target=work, args=(number,)) for number in range(threads)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    calls = {name: stub.calls(name) for name in ("cuInit", "cuLibraryLoadData", "cuKernelSetAttribute")}
+    return statuses, calls, sorted((launch.device, launch.symbol) for launch in stub.launches())
+
+
+def capture(stub_path, library_path, metadata, variant, sm):
+    """First use while capturing, on a stream and on the default stream, then preload and use: outcomes and the number of loads."""
+    stub, library = Stub(stub_path, sm), fresh_library(library_path)
+    row = next(row for row in metadata.rows if row.variant == variant)
+    args, stream, handle = _args(metadata, row), stub.dll.stub_new_stream(0), library.find_row(variant)
+    steps = []
+
+    def step(function, *arguments):
+        steps.append((*outcome(function, *arguments), stub.calls("cuLibraryLoadData"), stub.dll.stub_launch_count()))
+    stub.dll.stub_set_capturing(stream, 1)
+    step(library.launch, row.operation, handle, args, stream)
+    step(library.preload, handle, stream)
+    stub.dll.stub_set_legacy_stream(CAPTURE_IMPLICIT)
+    step(library.preload, handle, 0)
+    stub.dll.stub_set_legacy_stream(0)
+    stub.dll.stub_set_capturing(stream, 0)
+    step(library.preload, handle, stream)
+    stub.dll.stub_set_capturing(stream, 1)
+    step(library.launch, row.operation, handle, args, stream)
+    return steps, stub.dll.stub_relaxed_loads(), stub.dll.stub_capture_mode()
+
+
+def failing_call(stub_path, library_path, metadata, variant, sm, call, code):
+    """Let a driver call fail once during first use, then try again: two outcomes, and loads and unloads."""
+    stub, library = Stub(stub_path, sm), fresh_library(library_path)
+    row = next(row for row in metadata.rows if row.variant == variant)
+    args, handle = _args(metadata, row), library.find_row(variant, sm)
+    stub.fail(call, code)
+    first = outcome(library.launch, row.operation, handle, args)
+    second = outcome(library.launch, row.operation, handle, args)
+    return first, second, stub.calls("cuLibraryLoadData"), stub.calls("cuLibraryUnload"), stub.dll.stub_launch_count()
+
+
+def no_kernel(stub_path, library_path, metadata, variant, sm):
+    """A library that the driver accepts and finds no kernel in."""
+    return failing_call(stub_path, library_path, metadata, variant, sm, "cuLibraryGetKernel", NOT_FOUND)
+
+
+def wrong_device(stub_path, library_path, variant, row_sm, device_sm):
+    """Preload a row on a device that it does not serve: the outcome and the number of loads."""
+    stub, library = Stub(stub_path, device_sm), fresh_library(library_path)
+    handle = library.find_row(variant, row_sm)
+    return (*outcome(library.preload, handle), stub.calls("cuLibraryLoadData"))
+
+
+def without_context(stub_path, library_path, metadata, variant, sms, stream_device):
+    """Launch from a thread that has no context, in the default stream or in one of a device: launch and the device current after."""
+    stub, library = Stub(stub_path, *sms), fresh_library(library_path)
+    row = next(row for row in metadata.rows if row.variant == variant)
+    args = _args(metadata, row)
+    stream = 0 if stream_device is None else stub.dll.stub_new_stream(stream_device)
+    stub.dll.stub_use_device(-1)
+    peeked = library.find_row(variant).contents.sm
+    context_after_query = stub.dll.stub_current_device()
+    handle = library.find_row(variant, sms[stream_device or 0])
+    library.launch(row.operation, handle, args, stream)
+    launch = stub.launches()[0]
+    return peeked, context_after_query, launch.device, launch.symbol, stub.dll.stub_current_device()
+
+
+def forked(stub_path, library_path, metadata, variant, sm):
+    """Use CUDA, fork, and use it in the child: the child's outcomes of launch and of a query that needs no driver."""
+    Stub(stub_path, sm)
+    library = fresh_library(library_path)
+    row = next(row for row in metadata.rows if row.variant == variant)
+    args, handle = _args(metadata, row), library.find_row(variant)
+    library.launch(row.operation, handle, args)
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        launched = outcome(library.launch, row.operation, handle, args)
+        asked = outcome(library.query, problem("llm", "causal", 64, sm))
+        os.write(writer, repr((launched, asked)).encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    return os.read(reader, 65536).decode()
+
+
+def foreign_row(stub_path, library_path, metadata, variant, sm):
+    """Hand the row of one copy of the library to another copy: the outcome."""
+    Stub(stub_path, sm)
+    one, other = fresh_library(library_path), fresh_library(library_path)
+    row = next(row for row in metadata.rows if row.variant == variant)
+    return outcome(other.launch, row.operation, one.find_row(variant), _args(metadata, row))
+
+
+def two_devices(stub_path, library_path, metadata, variant, sms):
+    """Launch on one device and then on the other, twice: recorded launches, and loads."""
+    stub, library = Stub(stub_path, *sms), fresh_library(library_path)
+    row = next(row for row in metadata.rows if row.variant == variant)
+    args = _args(metadata, row)
+    for device in (0, 1, 0, 1):
+        stub.dll.stub_use_device(device)
+        library.launch(row.operation, library.find_row(variant), args)
+    return [(launch.device, launch.symbol) for launch in stub.launches()], stub.calls("cuLibraryLoadData")
+
+
+def no_driver(stub_path, library_path, variant):
+    """cuInit fails (no device), later succeeds: outcomes of asking for the current device's row."""
+    stub, library = Stub(stub_path), fresh_library(library_path)
+    first = outcome(library.find_row, variant)
+    stub.dll.stub_add_device(90, 232448)
+    stub.dll.stub_use_device(0)
+    return first, outcome(library.find_row, variant)

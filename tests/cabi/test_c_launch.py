@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Loading and launching through the C library, over a stub driver."""
+
+import dataclasses
+
+import pytest
+
+import scenarios
+from arguments import expected_launch
+
+ALL_SMS = (80, 86, 87, 89, 90, 100, 101, 110, 120, 121)
+INT32_MAX = (1 << 31) - 1
+
+
+@pytest.fixture
+def shared(built):
+    return built.libraries.shared
+
+
+@pytest.mark.parametrize("sm", ALL_SMS)
+def test_launch_parameters_equal_the_python_plan(stub_process, built, shared, sm):
+    found = stub_process(scenarios.launch_rows, shared, built.metadata, sm, sm)
+    assert len(found) == sum(row.sm == sm for row in built.metadata.rows) > 0
+    for index, values, launch in found:
+        row = built.metadata.rows[index]
+        assert dataclasses.asdict(launch) == expected_launch(row, values, 0, 100), row.label
+
+
+@pytest.mark.parametrize("variant, changes, words", [
+    ("fmha_v2_d64", {"num_q_heads": 7, "num_kv_heads": 2}, "num_q_heads must be a multiple of num_kv_heads (num_q_heads is 7"),
+    ("fmha_v2_d64", {"batch": -1}, "batch: -1 is below 0; give at least 0"),
+    ("fmha_v2_d64", {"num_kv_heads": 0}, "num_kv_heads: 0 is below 1; give at least 1"),
+    ("fmha_v2_d64", {"seqlen_kv": INT32_MAX}, "seqlen_kv: 2147483647 is above 1073741824; give at most 1073741824"),
+    ("fmha_v2_d64", {"q_stride_seq": 20}, "q_stride_seq: 20 is not a multiple of 8"),
+    ("fmha_v2_d64", {"o_stride_batch": -8}, "o_stride_batch: -8 is below 0"),
+    ("fmha_v2_d64", {"scale_log2": 0.0}, "scale_log2: 0 must be finite and > 0"),
+    ("fmha_v2_d64", {"scale_log2": float("nan")}, "scale_log2: nan must be finite and > 0"),
+    ("fmha_v2_d64", {"scale_log2": float("inf")}, "scale_log2: inf must be finite and > 0"),
+    ("fmha_v2_d64", {"q": 0}, "q: is null; pass device memory"),
+    ("fmha_v2_d64", {"o": 0x1008}, "o: 0x1008 is not aligned to 16 bytes"),
+    ("fmha_v2_d64", {"cu_kv_seqlens": 0x1002}, "cu_kv_seqlens: 0x1002 is not aligned to 4 bytes"),
+    ("fmha_v2_d64_sw", {"window_size_left": -2}, "window_size_left: -2 is below -1"),
+    ("fmha_v2_d64_paged", {"num_flat_pages": 7}, "num_flat_pages: 7 is not a multiple of 2"),
+    ("fmha_v2_d64_paged", {"max_pages": 0}, "max_pages: 0 is below 1"),
+    ("fmha_v2_d64", {"batch": 65536}, "grid z is 65536; it must lie in 1 .. 65535"),
+    ("fmha_v2_d64", {"num_q_heads": 65536, "num_kv_heads": 1}, "grid y is 65536; it must lie in 1 .. 65535"),
+])
+def test_bad_arguments_never_reach_the_driver(stub_process, built, shared, variant, changes, words):
+    status, reason, launches, _ = stub_process(scenarios.launch_once, shared, built.metadata, variant, 90, changes)
+    assert (status, launches) == ("INVALID_ARGUMENT", 0)
+    assert words in reason
+
+
+@pytest.mark.parametrize("changes", [{"batch": 0}, {"seqlen_q": 0}, {"batch": 0, "q": 0, "k": 0, "v": 0, "o": 0, "cu_kv_seqlens": 0}])
+def test_empty_launches_do_nothing(stub_process, built, shared, changes):
+    assert stub_process(scenarios.launch_once, shared, built.metadata, "fmha_v2_d64", 90, changes) == ("OK", "", 0, 0)
+
+
+def test_stream_reaches_the_driver(stub_process, built, shared):
+    status, reason, launches, loads = stub_process(scenarios.launch_once, shared, built.metadata, "fmha_v2_d64", 90, {}, 2)
+    assert (status, reason, launches, loads) == ("OK", "", 1, 1)
+
+
+def test_first_use_by_32_threads_loads_once_per_device(stub_process, built, shared):
+    statuses, calls, launches = stub_process(scenarios.first_use_by_threads, shared, built.metadata, "fmha_v2_d128", (90, 86), 32)
+    assert statuses == [("OK", "")] * 32
+    assert calls == {"cuInit": 1, "cuLibraryLoadData": 2, "cuKernelSetAttribute": 2}
+    assert launches == [(0, "fmha_v2_d128_0@90")] * 16 + [(1, "fmha_v2_d128_0@86")] * 16
+
+
+def test_first_load_during_capture_is_refused_and_can_be_repeated(stub_process, built, shared):
+    steps, relaxed_loads, mode_after = stub_process(scenarios.capture, shared, built.metadata, "fmha_v2_d128", 90)
+    assert [step[0] for step in steps] == ["STREAM_CAPTURING"] * 3 + ["OK", "OK"]
+    assert [step[2:] for step in steps] == [(0, 0)] * 3 + [(1, 0), (1, 1)]
+    assert "call fmhaforge_preload before the capture begins" in steps[0][1]
+    assert (relaxed_loads, mode_after) == (1, 0)
+
+
+@pytest.mark.parametrize("call, status, loads, unloads", [
+    ("cuLibraryLoadData", "LOAD", 2, 0),
+    ("cuLibraryGetKernel", "LOAD", 2, 1),
+    ("cuKernelGetFunction", "LOAD", 2, 1),
+    ("cuKernelSetAttribute", "LOAD", 2, 1),
+    ("cuThreadExchangeStreamCaptureMode", "DRIVER", 1, 0),
+    ("cuStreamIsCapturing", "DRIVER", 1, 0),
+    ("cuCtxGetDevice", "DRIVER", 1, 0),
+    ("cuLaunchKernel", "LAUNCH", 1, 0),
+])
+def test_a_failure_is_reported_and_not_remembered(stub_process, built, shared, call, status, loads, unloads):
+    result = stub_process(scenarios.failing_call, shared, built.metadata, "fmha_v2_d256", 90, call, 700)
+    first, second, *counts = result
+    assert first[0] == status and "CUDA_ERROR_STUB (700): made by the stub" in first[1]
+    assert second == ("OK", "")
+    assert counts == [loads, unloads, 1]
+
+
+def test_a_library_without_the_kernel_is_an_error(stub_process, built, shared):
+    first, second, loads, unloads, launches = stub_process(scenarios.no_kernel, shared, built.metadata, "fmha_v2_d256", 90)
+    assert first[0] == "LOAD" and "holds no kernel fmha_v2_d256_0 for it" in first[1]
+    assert (second[0], loads, unloads, launches) == ("OK", 2, 1, 1)
+
+
+@pytest.mark.parametrize("row_sm, device_sm, served", [
+    (90, 86, False), (80, 90, False), (80, 87, False), (89, 86, False), (80, 86, True), (86, 89, True), (101, 110, True), (120, 121, True),
+    (121, 120, False), (100, 101, False), (90, 75, False)])
+def test_a_row_loads_only_where_the_table_says(stub_process, shared, row_sm, device_sm, served):
+    status, reason, loads = stub_process(scenarios.wrong_device, shared, "fmha_v2_d64", row_sm, device_sm)
+    if served:
+        assert (status, loads) == ("OK", 1)
+    else:
+        assert (status, loads) == ("WRONG_DEVICE", 0)
+        assert f"fmha_v2_d64 for SM {row_sm} does not run on device 0, which is SM {device_sm}" in reason
+
+
+def test_a_thread_without_context_gets_the_primary_one_of_device_0(stub_process, built, shared):
+    result = stub_process(scenarios.without_context, shared, built.metadata, "fmha_v2_d64", (86, 90), None)
+    assert result == (86, -1, 0, "fmha_v2_d64_0@86", 0)
+
+
+def test_a_thread_without_context_gets_that_of_its_stream(stub_process, built, shared):
+    result = stub_process(scenarios.without_context, shared, built.metadata, "fmha_v2_d64", (86, 90), 1)
+    assert result == (86, -1, 1, "fmha_v2_d64_0@90", 1)
+
+
+def test_mixed_devices_each_get_their_code(stub_process, built, shared):
+    launches, loads = stub_process(scenarios.two_devices, shared, built.metadata, "fmha_v2_vit_d72", (120, 87))
+    assert launches == [(0, "fmha_v2_vit_d72_0@120"), (1, "fmha_v2_vit_d72_0@87")] * 2
+    assert loads == 2
+
+
+def test_two_equal_devices_load_once_each(stub_process, built, shared):
+    launches, loads = stub_process(scenarios.two_devices, shared, built.metadata, "fmha_v2_d64", (90, 90))
+    assert launches == [(0, "fmha_v2_d64_0@90"), (1, "fmha_v2_d64_0@90")] * 2
+    assert loads == 2
+
+
+def test_use_after_fork_is_refused(stub_process, built, shared):
+    launched, asked = eval(stub_process(scenarios.forked, shared, built.metadata, "fmha_v2_d64", 90))
+    assert launched[0] == "FORKED" and "CUDA does not survive fork" in launched[1]
+    assert asked == ("OK", "")
+
+
+def test_a_row_of_another_library_is_refused(stub_process, built, shared):
+    status, reason = stub_process(scenarios.foreign_row, shared, built.metadata, "fmha_v2_d64", 90)
+    assert status == "INVALID_ARGUMENT" and "row is not of this library" in reason
+
+
+def test_no_device(stub_process, shared):
+    first, second = stub_process(scenarios.no_driver, shared, "fmha_v2_d64")
+    assert first[0] == "NO_DRIVER" and "cuInit failed" in first[1]
+    assert second == ("OK", "")
