@@ -17,6 +17,7 @@ import SCons.CacheDir
 import SCons.Errors
 import SCons.Node
 import SCons.Script
+import SCons.SConsign
 
 from generator import buildplan, farm, manifest, options, report
 from generator.bundle import BundlePlace
@@ -222,7 +223,7 @@ def build(env: Any, arguments: Mapping[str, str], explain_flag: bool) -> dict[st
     session = Session(opts, plan, progress, farm.maker(opts.farm))
     product = BundleProduct(session, BundlePlace(Path(opts.dist), report.version()))
     env["SESSION"] = session
-    env.SConsignFile(os.path.join(session.build_dir, "sconsign"))
+    SCons.SConsign.File(os.path.join(session.build_dir, "sconsign"))
     cache = type("BoundSessionCache", (SessionCache,), {"session": session})
     env.CacheDir(opts.cache or opts.build_dir, cache)
     if not env.GetOption("no_exec"):

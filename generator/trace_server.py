@@ -45,13 +45,17 @@ class Child:
 
 
 def imported_sources(root: Path) -> dict[str, str]:
-    """The tree's files among the modules that this process has imported: path relative to the root -> SHA-256 (hex)."""
+    """The tree's files among the modules that this process has imported: path relative to the root -> SHA-256 (hex).
+
+    Only the tree's own packages: an environment inside the tree holds packages that the fingerprint names by their distributions.
+    """
     found = {}
+    packages = tuple(root / folder for folder in sources.PACKAGES.values())
     for module in list(sys.modules.values()):
         name = getattr(module, "__file__", None)
         if name:
             path = Path(name)
-            if path.is_absolute() and path.is_relative_to(root):
+            if any(path.is_relative_to(package) for package in packages):
                 found[path.relative_to(root).as_posix()] = sources.file_digest(path)
     return found
 
