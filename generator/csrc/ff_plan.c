@@ -57,7 +57,9 @@ static inline fmhaforge_status ff_put_tensor_map(const ff_driver_api* driver, ff
     CUresult error = driver->cuTensorMapEncodeTiled(&map, shape->data_type, shape->rank, address.out, map_dims, map_strides, shape->box,
         element_strides, 0, shape->swizzle, shape->l2_promotion, 0);
     if (error != FF_CUDA_SUCCESS) {
-        return ff_driver_error(FMHAFORGE_ERROR_LAUNCH, error, name);
+        char what[96];
+        (void)snprintf(what, sizeof what, "cuTensorMapEncodeTiled for %s", name);
+        return ff_driver_error(FMHAFORGE_ERROR_LAUNCH, error, what);
     }
     ff_put(launch, index, offset, &map, sizeof map);
     return FMHAFORGE_OK;

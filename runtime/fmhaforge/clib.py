@@ -34,10 +34,13 @@ class CLibraryError(FmhaForgeError):
     """A call into the C library failed. `status` is a word of STATUSES, `reason` the library's sentence."""
 
     def __init__(self, call: str, status: str, reason: str):
-        super().__init__(f"{call}: {reason}")
+        super().__init__(call, status, reason)
         self.call = call
         self.status = status
         self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.call}: {self.reason}"
 
 
 class Problem(ctypes.Structure):

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plans that use everything the language has (tensor maps, clusters, compound and overflowing values), rendered into C."""
+
+import dataclasses
+import hashlib
+
+import pytest
+
+import scenarios
+from arguments import expected_launch
+from conftest import build
+from fake_bundle import fake_cubin
+
+VARIANT = "fmha_v2_d64"
+SIZES = {"ptr": 8, "i64": 8, "i32": 4, "f32": 4, "tensormap": 128}
+PLAN = {
+    "grid": ["ceil_div(seqlen_q, 128) * 2", "min(num_q_heads, sm_count)", "max(batch, 1 + 1)"], "block": [384, 1, 1],
+    "cluster": [2, 1, 1], "smem_bytes": 160000, "empty_if_zero": ["batch"],
+    "params": [
+        {"name": "tiles", "type": "i32", "value": "ceil_div(seqlen_q, 128) * num_q_heads * batch"},
+        {"name": "k_map", "type": "tensormap", "map": {
+            "base": "k", "dtype": "float16", "dims": ["64", "seqlen_kv", "num_kv_heads", "batch"],
+            "strides_bytes": ["k_stride_seq * 2", "64 * 2", "k_stride_batch * 2"], "box": [64, 128, 1, 1], "swizzle": 128,
+            "l2_promotion": 256}},
+        {"name": "scale", "type": "f32", "value": "scale_log2"},
+        {"name": "cu", "type": "ptr", "value": "cu_kv_seqlens"},
+        {"name": "cu_map", "type": "tensormap", "map": {
+            "base": "cu_kv_seqlens", "dtype": "int32", "dims": ["batch + 1"], "strides_bytes": [], "box": [64], "swizzle": 0,
+            "l2_promotion": 0}},
+        {"name": "elements", "type": "i64", "value": "batch * q_stride_batch - sm_count"},
+    ],
+}
+
+
+@pytest.fixture(scope="module")
+def planned(tmp_path_factory, manifest, zig):
+    """The library of one row with PLAN."""
+    folder = tmp_path_factory.mktemp("plans")
+
+    def use_plan(document):
+        row, = document["rows"]
+        cubin = fake_cubin(90, False, {row["symbol"]: [SIZES[param["type"]] for param in PLAN["params"]]})
+        row.update(plan=PLAN, smem_bytes=PLAN["smem_bytes"], threads=384, cubin="other.cubin",
+                   cubin_sha256=hashlib.sha256(cubin).hexdigest(), cubin_bytes=len(cubin))
+        (folder / "bundle").mkdir(exist_ok=True)
+        (folder / "bundle" / "other.cubin").write_bytes(cubin)
+    return build(folder, manifest, zig, sms=[90], variants=[VARIANT], change=use_plan)
+
+
+def launch(stub_process, planned, changes):
+    return stub_process(scenarios.launch_once, planned.libraries.shared, planned.metadata, VARIANT, 90, changes)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_everything_reaches_the_driver(stub_process, planned, seed):
+    (index, values, found), = stub_process(scenarios.launch_rows, planned.libraries.shared, planned.metadata, 90, seed)
+    expected = expected_launch(planned.metadata.rows[index], values, 0, 100)
+    assert dataclasses.asdict(found) == expected
+    assert expected["cluster"] == (2, 1, 1) and len(expected["params"]) == 392
+
+
+@pytest.mark.parametrize("changes, words", [
+    ({"batch": 1 << 20, "seqlen_q": 1 << 20, "num_q_heads": 8, "num_kv_heads": 8, "q_stride_batch": 8},
+     "the launch's parameter tiles (ceil_div(seqlen_q, 128) * num_q_heads * batch) does not fit"),
+    ({"batch": 60000, "seqlen_q": 128, "num_q_heads": 1, "num_kv_heads": 1, "q_stride_batch": (1 << 62)},
+     "the launch's parameter elements (batch * q_stride_batch - sm_count) does not fit"),
+    ({"k_stride_seq": 1 << 62}, "the launch's tensor map k_map ("),
+    ({"seqlen_kv": 0}, "the launch's tensor map k_map has extent 0 in dimension 1"),
+    ({"batch": 70000, "num_q_heads": 1, "num_kv_heads": 1, "seqlen_q": 1, "q_stride_batch": 8}, "grid z is 70000"),
+])
+def test_values_that_do_not_fit(stub_process, planned, changes, words):
+    status, reason, launches, _ = launch(stub_process, planned, changes)
+    assert (status, launches) == ("INVALID_ARGUMENT", 0)
+    assert words in reason
+
+
+def test_a_refused_tensor_map_is_named(stub_process, planned):
+    first, second, *counts = stub_process(
+        scenarios.failing_call, planned.libraries.shared, planned.metadata, VARIANT, 90, "cuTensorMapEncodeTiled", 1)
+    assert first[0] == "LAUNCH" and "k_map" in first[1] and "cuTensorMapEncodeTiled" in first[1]
+    assert second == ("OK", "") and counts == [1, 0, 1]
