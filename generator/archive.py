@@ -92,13 +92,18 @@ def _exchange(left: Path, right: Path) -> bool:
     return rename(_AT_FDCWD, os.fsencode(left), _AT_FDCWD, os.fsencode(right), _RENAME_EXCHANGE) == 0
 
 
+def check_place(final: Path) -> None:
+    """Raises InstallError when something that is no bundle stands where a bundle is to be put."""
+    if final.is_symlink() or (final.exists() and not (final / SUMS).is_file() and (not final.is_dir() or any(final.iterdir()))):
+        raise InstallError(f"{final} exists and is no bundle (it has no {SUMS}): move it away, or choose another dist=")
+
+
 def install_folder(staged: Path, final: Path) -> None:
     """Puts a staged folder in its place, in one step where the file system can; an older one is removed afterwards.
 
     Raises InstallError when something that is no bundle stands there, OSError when it cannot be written.
     """
-    if final.is_symlink() or (final.exists() and not (final / SUMS).is_file() and (not final.is_dir() or any(final.iterdir()))):
-        raise InstallError(f"{final} exists and is no bundle (it has no {SUMS}): move it away, or choose another dist=")
+    check_place(final)
     if final.exists():
         if not _exchange(staged, final):
             old = Path(tempfile.mkdtemp(prefix=f".{final.name}.", suffix=".old", dir=final.parent))
@@ -110,8 +115,8 @@ def install_folder(staged: Path, final: Path) -> None:
         os.rename(staged, final)
 
 
-def pack(files: Files, root: str, out: Path) -> None:
-    """Writes `files` and their SHA256SUMS below the folder `root` into the archive `out` (.tar.gz), renamed last.
+def pack(files: Files, root: str, out: Path) -> Path:
+    """Packs `files` and their SHA256SUMS below the folder `root` into a .tar.gz beside `out`; the caller renames it to `out`.
 
     Sorted, owner 0, modes fixed, times SOURCE_DATE_EPOCH. Raises OSError or InstallError and leaves nothing behind then.
     """
@@ -136,8 +141,8 @@ def pack(files: Files, root: str, out: Path) -> None:
                     member.size, member.mode = len(content), _mode(path)
                     tar.addfile(member, io.BytesIO(content))
         os.chmod(temporary, 0o644)
-        os.replace(temporary, out)
     except BaseException:
         os.unlink(temporary)
         raise
+    return Path(temporary)
 

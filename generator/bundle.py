@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -96,14 +97,18 @@ def files_of(plan: BuildPlan, rows: tuple[BuiltRow, ...], build_dir: Path, versi
 
 
 def put(files: Files, place: BundlePlace) -> None:
-    """Puts the bundle's folder and archive in place: each is written beside its name and renamed last.
+    """Puts the bundle's folder and archive in place: both are written beside their names first, and renamed when both are whole.
 
     Raises archive.InstallError or OSError; what stood there before is whole then.
     """
+    archive.check_place(place.folder)
     staged = archive.stage(files, place.dist, place.name)
+    packed = None
     try:
-        archive.pack(files, place.name, place.archive)
+        packed = archive.pack(files, place.name, place.archive)
         archive.install_folder(staged, place.folder)
+        os.replace(packed, place.archive)
     finally:
-        if staged.exists():
-            shutil.rmtree(staged, ignore_errors=True)
+        shutil.rmtree(staged, ignore_errors=True)
+        if packed is not None:
+            packed.unlink(missing_ok=True)

@@ -26,6 +26,7 @@ from generator.options import Options
 from generator.product import BundleProduct
 from generator.progress import Progress
 from generator.session import Session
+from generator.sources import SourceError
 from generator.tasks import TaskFailure
 from generator.toolchain import ToolchainError
 
@@ -177,7 +178,7 @@ def plan_build(opts: Options) -> BuildPlan:
     try:
         loaded = manifest.load(opts.manifest)
         plan = buildplan.make(loaded, loaded.rows(opts.sm, opts.variants, opts.checked), opts.allow_spills)
-    except (ValueError, OSError, ToolchainError, buildplan.BuildPlanError) as error:
+    except (manifest.ManifestError, ValueError, OSError, ToolchainError, SourceError, buildplan.BuildPlanError) as error:
         stop(error)
     return plan.shard(*opts.shard) if opts.shard else plan
 
