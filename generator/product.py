@@ -63,7 +63,7 @@ class BundleProduct:
 
     def render_key(self) -> str:
         """The digest of what the C source depends on besides the cubins."""
-        return toolchain.digest_of([self._description_key(), _own_sources(RENDER_MODULES), _folder_digests(RENDER_INPUTS)])
+        return toolchain.digest_of([self._description_key(), sources.digests(sources.closure(ROOT, RENDER_MODULES)), _folder_digests(RENDER_INPUTS)])
 
     def library_key(self, host: str) -> str:
         """The digest of what a host's libraries depend on besides the C source."""
