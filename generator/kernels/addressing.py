@@ -63,21 +63,22 @@ class PagedKeys(Fixed):
     """Keys and values in pages of 128 tokens; K and V pages are independent entries of the page list."""
 
     pool: Any
-    k_pages: Any
-    v_pages: Any
+    pages: Any
+    stride_plane: Any
     stride_page: Any
     stride_token: Any
 
-    def _rows(self, pages, first_key):
-        page = pages[first_key // PAGE_TOKENS]
+    def _rows(self, entry, first_key):
+        page = self.pages[entry]
         offset = Int64(page) * self.stride_page + Int64(first_key % PAGE_TOKENS) * self.stride_token
         return _advance(self.pool, offset)
 
     def k_tile(self, first_key):
-        return self._rows(self.k_pages, first_key)
+        return self._rows(first_key // PAGE_TOKENS, first_key)
 
     def v_tile(self, first_key):
-        return self._rows(self.v_pages, first_key)
+        # One base address for both planes: the loop has no registers to spare.
+        return self._rows(first_key // PAGE_TOKENS + self.stride_plane, first_key)
 
     @property
     def strides(self):
@@ -88,12 +89,12 @@ class PagedKeys(Fixed):
 class Sequence(Fixed):
     """One (batch, query head).
 
-    q_len, kv_len: logical lengths (they align the mask). key_limit: keys at or past it are never read.
+    q_len: logical query length. offset: kv_len - q_len, which aligns the mask. key_limit: keys at or past it are never read.
     rows: query rows that have a place in O and are written (rows in [q_len, rows) are written as zeros).
     """
 
     q_len: Any
-    kv_len: Any
+    offset: Any
     key_limit: Any
     rows: Any
     q: Rows
@@ -103,7 +104,7 @@ class Sequence(Fixed):
 
 def _length(cu_seqlens, batch):
     """(start, length) of a batch entry in a prefix-sum array."""
-    table = cute.make_tensor(cu_seqlens, cute.make_layout(1 << 30))
+    table = _table(cu_seqlens)
     start = table[batch]
     return start, table[batch + 1] - start
 
@@ -122,13 +123,15 @@ def _packed_rows(pointer, stride_seq, start, head, head_dim):
     return Rows(_advance(pointer, Int64(start) * stride + Int64(head) * head_dim), stride)
 
 
+def _table(pointer):
+    """An int32 array in global memory whose length is not known here."""
+    return cute.make_tensor(pointer, cute.make_layout(1 << 30))
+
+
 def _paged_keys(a, batch, kv_head):
-    pages = cute.make_tensor(
-        a.page_list + Int64(batch) * a.page_list_stride_batch, cute.make_layout(1 << 30)
-    )
-    values = cute.make_tensor(pages.iterator + a.page_list_stride_plane, cute.make_layout(1 << 30))
+    pages = _table(a.page_list + Int64(batch) * a.page_list_stride_batch)
     pool = _advance(a.kv_pool, Int64(kv_head) * a.pool_stride_head)
-    return PagedKeys(pool, pages, values, _aligned(a.pool_stride_page), _aligned(a.pool_stride_token))
+    return PagedKeys(pool, pages, a.page_list_stride_plane, _aligned(a.pool_stride_page), _aligned(a.pool_stride_token))
 
 
 def sequence(operation: str, a: SimpleNamespace, batch, head, head_dim: int) -> Sequence:
@@ -137,47 +140,45 @@ def sequence(operation: str, a: SimpleNamespace, batch, head, head_dim: int) -> 
 
     if operation == "vit":
         start, length = _length(a.cu_seqlens, batch)
-        q, k, v, o = (
-            _packed_rows(getattr(a, name), getattr(a, f"{name}_stride_seq"), start, h, head_dim)
-            for name, h in (("q", head), ("k", kv_head), ("v", kv_head), ("o", head))
-        )
-        return Sequence(length, length, length, length, q, o, DenseKeys(k, v))
+
+        def packed(name, h):
+            return _packed_rows(getattr(a, name), getattr(a, f"{name}_stride_seq"), start, h, head_dim)
+
+        keys = DenseKeys(packed("k", kv_head), packed("v", kv_head))
+        return Sequence(length, length - length, length, length, packed("q", head), packed("o", head), keys)
 
     _, kv_len = _length(a.cu_kv_seqlens, batch)
 
     if operation == "paged_ragged":
         start, q_len = _length(a.cu_q_seqlens, batch)
-        q, o = (
-            _packed_rows(getattr(a, name), getattr(a, f"{name}_stride_seq"), start, head, head_dim) for name in ("q", "o")
-        )
-        limit = cutlass.min(kv_len, a.max_pages * PAGE_TOKENS)
-        return Sequence(q_len, kv_len, limit, q_len, q, o, _paged_keys(a, batch, kv_head))
+
+        def rows(name):
+            return _packed_rows(getattr(a, name), getattr(a, f"{name}_stride_seq"), start, head, head_dim)
+
+        keys, limit = _paged_keys(a, batch, kv_head), cutlass.min(kv_len, a.max_pages * PAGE_TOKENS)
+        return Sequence(q_len, kv_len - q_len, limit, q_len, rows("q"), rows("o"), keys)
 
     def dense(name, h):
-        return _dense_rows(
-            getattr(a, name), getattr(a, f"{name}_stride_batch"), getattr(a, f"{name}_stride_seq"), batch, h, head_dim
-        )
+        strides = (getattr(a, f"{name}_stride_{axis}") for axis in ("batch", "seq"))
+        return _dense_rows(getattr(a, name), *strides, batch, h, head_dim)
 
-    q, o = dense("q", head), dense("o", head)
     # Without query lengths every physical row is a valid row.
     q_len = a.seqlen_q
     if operation in ("paged", "padding"):
         _, q_len = _length(a.cu_q_seqlens, batch)
-        q_len = cutlass.min(q_len, a.seqlen_q)
+    readable = cutlass.min(q_len, a.seqlen_q)
     if operation == "paged":
-        limit = cutlass.min(kv_len, a.max_pages * PAGE_TOKENS)
-        keys = _paged_keys(a, batch, kv_head)
+        keys, limit = _paged_keys(a, batch, kv_head), cutlass.min(kv_len, a.max_pages * PAGE_TOKENS)
     else:
-        limit = cutlass.min(kv_len, a.seqlen_kv)
-        keys = DenseKeys(dense("k", kv_head), dense("v", kv_head))
-    return Sequence(q_len, kv_len, limit, a.seqlen_q, q, o, keys)
+        keys, limit = DenseKeys(dense("k", kv_head), dense("v", kv_head)), cutlass.min(kv_len, a.seqlen_kv)
+    return Sequence(readable, kv_len - q_len, limit, a.seqlen_q, dense("q", head), dense("o", head), keys)
 
 
 def block_intervals(a: SimpleNamespace, batch):
     """Reader of a row's vision-block interval (begin, end), both inclusive, from [batch, seqlen_q] int32 arrays."""
     offset = Int64(batch) * a.block_stride_batch
-    begin = cute.make_tensor(a.block_begin + offset, cute.make_layout(1 << 30))
-    end = cute.make_tensor(a.block_end + offset, cute.make_layout(1 << 30))
+    begin = _table(a.block_begin + offset)
+    end = _table(a.block_end + offset)
 
     def read(row):
         safe = cutlass.min(row, a.seqlen_q - 1)

@@ -22,19 +22,20 @@ NO_WINDOW = 1 << 30
 
 
 class FullMask(Fixed):
-    """Every row sees every key below kv_len (padding and bidirectional masks)."""
+    """Every row sees every key (padding and bidirectional masks)."""
 
     has_second_interval = False
 
-    def __init__(self, q_len, kv_len):
+    def __init__(self, q_len, offset, key_limit):
         self.q_len = q_len
-        self.kv_len = kv_len
+        self.offset = offset
+        self.key_limit = key_limit
 
     def lower(self, row):
         return Int32(0)
 
     def upper(self, row):
-        return self.kv_len
+        return self.key_limit
 
     def visited(self, first_row, rows):
         """Key range that the rows [first_row, first_row + rows) can see at all, cut at q_len."""
@@ -52,19 +53,19 @@ class CausalMask(FullMask):
     """Keys up to the row's own position."""
 
     def upper(self, row):
-        return cutlass.min(row + (self.kv_len - self.q_len + 1), self.kv_len)
+        return cutlass.min(row + self.offset + 1, self.key_limit)
 
 
 class SlidingCausalMask(CausalMask):
     """Keys up to the row's own position and at most `window` to its left (so window + 1 keys)."""
 
-    def __init__(self, q_len, kv_len, window):
-        super().__init__(q_len, kv_len)
+    def __init__(self, q_len, offset, key_limit, window):
+        super().__init__(q_len, offset, key_limit)
         # Clamped so that row + offset - window cannot leave int32; -1 keeps "no key at all" for negative windows.
         self.window = cutlass.max(cutlass.min(window, Int32(NO_WINDOW)), Int32(-1))
 
     def lower(self, row):
-        return cutlass.max(row + (self.kv_len - self.q_len) - self.window, Int32(0))
+        return cutlass.max(row + self.offset - self.window, Int32(0))
 
 
 class VisionBlockMask(SlidingCausalMask):
@@ -76,16 +77,16 @@ class VisionBlockMask(SlidingCausalMask):
 
     has_second_interval = True
 
-    def __init__(self, q_len, kv_len, window, blocks):
-        super().__init__(q_len, kv_len, window)
+    def __init__(self, q_len, offset, key_limit, window, blocks):
+        super().__init__(q_len, offset, key_limit, window)
         self.blocks = blocks
         self.hull = None
 
     def second_interval(self, row):
-        """Half-open key interval of the row's block, cut to [0, kv_len); empty as (0, 0)."""
+        """Half-open key interval of the row's block, cut to [0, key_limit); empty as (0, 0)."""
         begin, end = self.blocks(row)
         begin = cutlass.max(begin, Int32(0))
-        end = cutlass.min(end, self.kv_len - 1) + 1
+        end = cutlass.min(end, self.key_limit - 1) + 1
         some = begin < end
         return select(some, begin, Int32(0)), select(some, end, Int32(0))
 
@@ -107,18 +108,20 @@ def in_interval(key, low, high) -> Boolean:
     return cutlass.Uint32(key - low) < cutlass.Uint32(width)
 
 
-def make_mask(kind: str, q_len, kv_len, window=None, blocks=None):
+def make_mask(kind: str, q_len, offset, key_limit, window=None, blocks=None):
     """The mask object of a manifest mask name.
+
+    `offset` is kv_len - q_len; `key_limit` ends the keys that exist (kv_len, never past the memory).
 
     :param kind: ``causal``, ``sliding_causal``, ``padding``, ``bidirectional`` or ``vision_block``
     :raises ValueError: for another name
     """
     if kind in ("padding", "bidirectional"):
-        return FullMask(q_len, kv_len)
+        return FullMask(q_len, offset, key_limit)
     if kind == "causal":
-        return CausalMask(q_len, kv_len)
+        return CausalMask(q_len, offset, key_limit)
     if kind == "sliding_causal":
-        return SlidingCausalMask(q_len, kv_len, window)
+        return SlidingCausalMask(q_len, offset, key_limit, window)
     if kind == "vision_block":
-        return VisionBlockMask(q_len, kv_len, window, blocks)
+        return VisionBlockMask(q_len, offset, key_limit, window, blocks)
     raise ValueError(f"no mask named {kind!r}")

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import cutlass
+from cutlass import Int32
+from cutlass._mlir.dialects import llvm
+from cutlass.cutlass_dsl import T
 
 
 def select(condition, if_true, if_false):
@@ -22,3 +25,14 @@ class Fixed:
 
     def __new_from_mlir_values__(self, values):
         return self
+
+
+def reread(register: str):
+    """An index register (``tid.x``, ``ctaid.y``, ``nctaid.x``...) read anew, as a value that the compiler can't merge with an earlier one.
+
+    What the epilogue derives from it is then computed in the epilogue, instead of occupying registers throughout the mainloop.
+    """
+    value = llvm.inline_asm(
+        T.i32(), [], f"mov.u32 $0, %{register};", "=r", has_side_effects=True, is_align_stack=False, asm_dialect=llvm.AsmDialect.AD_ATT
+    )
+    return Int32(value)

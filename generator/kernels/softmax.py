@@ -34,17 +34,21 @@ def reduce_row(value, combine):
 
 
 class OnlineSoftmax(Fixed):
-    """Running maximum and sum of the rows that a thread holds; `scale_log2` is scale * log2(e)."""
+    """Running maximum and sum of the rows that a thread holds; `scale_log2` is scale * log2(e).
 
-    def __init__(self, rows: int, scale_log2):
+    `row_sum` is a thread's own [rows] FP32 tensor: registers by default, or shared memory where registers are short.
+    """
+
+    def __init__(self, rows: int, scale_log2, row_sum=None):
         self.rows = rows
         self.scale_log2 = scale_log2
         self.row_max = cute.make_rmem_tensor(rows, Float32)
-        self.row_sum = cute.make_rmem_tensor(rows, Float32)
+        self.row_sum = cute.make_rmem_tensor(rows, Float32) if row_sum is None else row_sum
 
     def reset(self):
         self.row_max.fill(NEG_INF)
-        self.row_sum.fill(0.0)
+        for row in range(self.rows):
+            self.row_sum[row] = Float32(0.0)
 
     def tile_max(self, scores, row: int):
         """Maximum of a row of scores (a [rows, cols] register tensor) over the lanes that share it."""

@@ -22,6 +22,26 @@ def _round_up(value: int, multiple: int) -> int:
 
 
 @dataclass(frozen=True)
+class Threads:
+    """How the threads of a block walk over the 16-byte units of a row-major tile: `per_row` threads beside each other."""
+
+    count: int
+    per_row: int
+
+    @property
+    def rows(self) -> int:
+        return self.count // self.per_row
+
+
+def _walk(units_per_row: int, threads: int) -> Threads:
+    """As many threads beside each other as divide the row evenly, up to a warp."""
+    per_row = 1
+    while per_row < 32 and units_per_row % (per_row * 2) == 0:
+        per_row *= 2
+    return Threads(threads, per_row)
+
+
+@dataclass(frozen=True)
 class Geometry:
     """Sizes of a kernel: rows and keys per tile, warps, padded head_dim, shared-memory pitch (elements).
 
@@ -34,10 +54,25 @@ class Geometry:
     n: int
     warps: int
     column_groups: int
+    shared_sums: bool
+    softmax_first: bool
 
     @property
     def threads(self) -> int:
         return 32 * self.warps
+
+    def __post_init__(self):
+        rows = self.load_threads.rows
+        if self.m % rows or self.n % rows:
+            raise ValueError(
+                f"a tile of {self.m} x {self.n} rows with head_dim {self.head_dim} is loaded {rows} rows at a time: "
+                f"make m and n multiples of {rows}"
+            )
+
+    @property
+    def load_threads(self) -> "Threads":
+        """How the block's threads walk over a tile's 16-byte units."""
+        return _walk(self.qk_dim // UNIT, self.threads)
 
     @property
     def row_warps(self) -> int:
@@ -65,6 +100,16 @@ class Geometry:
         return 4 * self.m * self.column_groups if self.column_groups > 1 else 0
 
     @property
+    def thread_rows(self) -> int:
+        """Query rows that a thread holds a part of."""
+        return 2 * self.m // (16 * self.row_warps)
+
+    @property
+    def sums_bytes(self) -> int:
+        """Shared memory for the row sums of every thread (FP32), when they are not in registers."""
+        return 4 * self.thread_rows * self.threads if self.shared_sums else 0
+
+    @property
     def q_elements(self) -> int:
         return self.m * self.row_pitch
 
@@ -74,14 +119,24 @@ class Geometry:
 
     @property
     def shared_bytes(self) -> int:
-        """Q, K and V tiles, then the exchange area."""
-        return ELEMENT_BYTES * (self.q_elements + 2 * self.kv_elements) + self.exchange_bytes
+        """Q, K and V tiles, then the exchange area, then the row sums."""
+        return self.sums_offset + self.sums_bytes
+
+    @property
+    def exchange_offset(self) -> int:
+        """Byte offset of the exchange area."""
+        return ELEMENT_BYTES * (self.q_elements + 2 * self.kv_elements)
+
+    @property
+    def sums_offset(self) -> int:
+        """Byte offset of the row sums."""
+        return self.exchange_offset + self.exchange_bytes
 
 
 def geometry(spec: KernelSpec) -> Geometry:
     """The geometry that a kernel's spec asks for."""
     tile = spec.tile
-    return Geometry(spec.head_dim, tile.m, tile.n, tile.warps, tile.column_groups)
+    return Geometry(spec.head_dim, tile.m, tile.n, tile.warps, tile.column_groups, bool(tile.shared_sums), bool(tile.softmax_first))
 
 
 #: ABI arguments that no kernel needs: the grid carries the batch, and the rest only serve checks.

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Attention on mma.sync, read from top to bottom: load, multiply, mask, softmax, accumulate, store.
 
-A block owns `m` query rows of one head and walks over the key tiles that its rows can see. While S = Q K^T of a tile is computed and
-turned into probabilities, its V is on the way; while O += P V is computed, the next K is. One K and one V buffer are enough
-for that, and two blocks an SM hide what is left.
+A block owns `m` query rows of one head and walks over the key tiles that its rows can see. While S = Q K^T of a tile is computed, its
+V is on the way; while S is turned into probabilities and O += P V is computed, the next K is. One K and one V buffer are enough for
+that, and a second block on the SM hides what is left.
 """
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from types import SimpleNamespace
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Float16
+from cutlass import Float16, Int32
 
 from ...plans.ampere import geometry, kernel_parameters
 from .. import addressing
 from ..masks import in_interval, make_mask
-from ..ops import Fixed, select
+from ..ops import Fixed, reread, select
 from ..softmax import NEG_INF, OnlineSoftmax
 from . import epilogue
 from .exchange import Exchange, block_hull
 from .loads import TileLoader, commit, wait_for_copies
-from .mma import Products, row_view
+from .mma import Products, row_view, store_shared
 from .tile import TileShape
 
 
@@ -40,13 +40,14 @@ class Attention(Fixed):
         a = SimpleNamespace(**dict(zip(self.names, arguments)))
         thread, _, _ = cute.arch.thread_idx()
         tile, head, batch = cute.arch.block_idx()
-        if cutlass.const_expr(self.longest_first):
-            # Under a causal mask the last rows see the most keys: start with them, so that short tiles fill the tail.
-            tile = cute.arch.grid_dim()[0] - 1 - tile
-        first_row = tile * self.g.m
+        first_row = self.first_row(tile, cute.arch.grid_dim()[0])
         sequence = addressing.sequence(self.spec.operation, a, batch, head, self.spec.head_dim)
         if first_row < sequence.rows:
             self.attend(a, sequence, batch, first_row, thread)
+
+    def first_row(self, tile, tiles):
+        """First query row of a block. Under a causal mask the last rows see the most keys and go first, so that short tiles fill the tail."""
+        return (tiles - 1 - tile if self.longest_first else tile) * self.g.m
 
     @cute.jit
     def attend(self, a, sequence, batch, first_row, thread):
@@ -61,15 +62,16 @@ class Attention(Fixed):
 
         mask = self.mask(a, sequence, batch, first_row, thread, storage)
         low, high = mask.visited(first_row, g.m)
-        high = cutlass.min(high, sequence.key_limit)
         low_full, high_full = mask.unmasked(first_row, g.m)
         first_tile = low // g.n
         end_tile = select(low < high, (high + (g.n - 1)) // g.n, first_tile)
 
         loader = TileLoader(shape, thread)
-        exchange = Exchange(g, storage, g.q_elements, g.q_elements + 2 * g.kv_elements)
+        exchange = Exchange(g, storage)
         products = Products(shape, thread, s_q, s_k, s_v, exchange.probabilities)
-        softmax = OnlineSoftmax(cute.size(row_view(products.scores), mode=[0]), a.scale_log2)
+        softmax = OnlineSoftmax(g.thread_rows, a.scale_log2, shape.shared_sums(storage, thread))
+        softmax.reset()
+        products.output.fill(0.0)
         keys, k_stride, v_stride = sequence.keys, *sequence.keys.strides
 
         loader.load(s_q, sequence.q.at(first_row), sequence.q.stride, g.m, sequence.q_len - first_row)
@@ -85,9 +87,10 @@ class Attention(Fixed):
             commit()
 
             products.score()
-            if (first_key < low_full) | (first_key + g.n > cutlass.min(high_full, sequence.key_limit)):
-                apply_mask(mask, products, first_row, first_key, sequence.key_limit)
-            self.weigh(softmax, products, exchange, thread)
+            if (first_key < low_full) | (first_key + g.n > high_full):
+                self.apply_mask(mask, products, first_key)
+            if cutlass.const_expr(g.softmax_first):
+                self.weigh(softmax, products, exchange, thread)
 
             wait_for_copies()
             exchange.fetch_probabilities(products)
@@ -95,23 +98,51 @@ class Attention(Fixed):
             if j + 1 < end_tile:
                 loader.load(s_k, keys.k_tile(next_key), k_stride, g.n, sequence.key_limit - next_key)
             commit()
+            if cutlass.const_expr(not g.softmax_first):
+                self.weigh(softmax, products, exchange, thread)
             products.accumulate()
 
         epilogue.normalise(products, self.inverse_sums(softmax, products, exchange, thread))
         wait_for_copies()
-        epilogue.stage(products, s_o, thread)
+        store_shared(products.mma, thread, products.output, s_o)
         cute.arch.sync_threads()
-        epilogue.store(shape, s_o, sequence.o, first_row, sequence.rows, sequence.q_len, thread)
+        self.store(a, shape, s_o)
+
+    def store(self, a, shape, staged):
+        """Write the staged output tile. Its place is worked out only now: the mainloop has no registers to spare for it."""
+        batch, head, thread = reread("ctaid.z"), reread("ctaid.y"), reread("tid.x")
+        sequence = addressing.sequence(self.spec.operation, a, batch, head, self.spec.head_dim)
+        first_row = self.first_row(reread("ctaid.x"), cute.arch.grid_dim()[0])
+        epilogue.store(shape, staged, sequence.o, first_row, sequence.rows, sequence.q_len, thread)
 
     def mask(self, a, sequence, batch, first_row, thread, storage):
         """The mask of this block; a vision-block mask also learns the hull of its rows' intervals."""
         kind = self.spec.mask
         window = getattr(a, "window_size_left", None)
         blocks = addressing.block_intervals(a, batch) if kind == "vision_block" else None
-        mask = make_mask(kind, sequence.q_len, sequence.kv_len, window, blocks)
+        mask = make_mask(kind, sequence.q_len, sequence.offset, sequence.key_limit, window, blocks)
         if mask.has_second_interval:
             mask.hull = block_hull(mask.second_interval, first_row + thread, self.g.m, self.g.threads, thread, storage)
         return mask
+
+    def apply_mask(self, mask, products, first_key):
+        """Replace the scores of keys that a row does not see by -inf.
+
+        The rows' places are read anew, so that their bounds are worked out here and not kept in registers throughout the loop.
+        """
+        scores = row_view(products.scores)
+        row_in_tile, column = products.position(reread("tid.x"))
+        first_row = self.first_row(reread("ctaid.x"), cute.arch.grid_dim()[0]) + row_in_tile
+        for r in range(cute.size(scores, mode=[0])):
+            row = first_row + products.row_offset(r)
+            intervals = [(mask.lower(row), mask.upper(row))]
+            if mask.has_second_interval:
+                intervals.append(mask.second_interval(row))
+            # Relative to this thread's first key of the tile.
+            intervals = [(low - first_key - column, high - first_key - column) for low, high in intervals]
+            for c in range(cute.size(scores, mode=[1])):
+                seen = [in_interval(Int32(products.column_offset(c)), low, high) for low, high in intervals]
+                scores[r, c] = select(seen[0] if len(seen) == 1 else seen[0] | seen[1], scores[r, c], NEG_INF)
 
     def weigh(self, softmax, products, exchange, thread):
         """Scores to probabilities, and the correction of what was accumulated so far."""
@@ -127,22 +158,6 @@ class Attention(Fixed):
         """1 / row sum per row of this thread."""
         sums = [softmax.total(row) for row in range(softmax.rows)]
         return [softmax.inverse_sum(total) for total in exchange.combine(sums, products, thread, operator.add)]
-
-
-def apply_mask(mask, products, first_row, first_key, key_limit):
-    """Replace the scores of keys that a row does not see by -inf."""
-    scores = row_view(products.scores)
-    column = first_key + products.first_column
-    for r in range(cute.size(scores, mode=[0])):
-        row = first_row + products.first_row + products.row_offset(r)
-        low, high = mask.lower(row), cutlass.min(mask.upper(row), key_limit)
-        second = mask.second_interval(row) if mask.has_second_interval else None
-        for c in range(cute.size(scores, mode=[1])):
-            key = column + products.column_offset(c)
-            seen = in_interval(key, low, high)
-            if second is not None:
-                seen = seen | in_interval(key, second[0], second[1])
-            scores[r, c] = select(seen, scores[r, c], NEG_INF)
 
 
 def build(spec) -> Attention:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Float16
 
 from .mma import Products, row_view
 from .tile import VECTOR, TileShape
@@ -15,15 +14,6 @@ def normalise(products: Products, inverse_sums):
     output = row_view(products.output)
     for row, inverse in enumerate(inverse_sums):
         output[row, None].store(output[row, None].load() * inverse)
-
-
-def stage(products: Products, target, thread):
-    """Write the output tile as fp16 into shared memory, which nobody reads any more."""
-    half = cute.make_rmem_tensor_like(products.output, Float16)
-    half.store(products.output.load().to(Float16))
-    store = cute.make_tiled_copy_C(cute.make_copy_atom(cute.nvgpu.CopyUniversalOp(), Float16), products.mma)
-    part = store.get_slice(thread)
-    cute.copy(store, part.retile(half), part.partition_D(target))
 
 
 @cute.jit

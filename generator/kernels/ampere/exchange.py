@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Float16, Float32, Int32
+from cutlass import Float32, Int32
 
+from ...plans.ampere import ELEMENT_BYTES
 from ..ops import Fixed, select
-from .mma import Products
+from .mma import Products, store_shared
 
 #: Padding of a row of probabilities, in elements: keeps ldmatrix free of bank conflicts, as in `tile`.
 PAD = 8
@@ -21,26 +22,27 @@ PAD = 8
 class Exchange(Fixed):
     """Exchange between the column groups of a block; every method does nothing when there is only one."""
 
-    def __init__(self, geometry, storage, k_offset: int, area_offset: int):
+    def __init__(self, geometry, storage):
         self.g = geometry
+        self.needed = geometry.column_groups > 1
         self.probabilities = None
-        if geometry.column_groups > 1:
+        if self.needed:
             layout = cute.make_layout((geometry.m, geometry.n), stride=(geometry.n + PAD, 1))
-            self.probabilities = cute.make_tensor(storage + k_offset, layout)
-            area = cute.recast_ptr(storage + area_offset, dtype=Float32)
+            self.probabilities = cute.make_tensor(storage + geometry.q_elements, layout)
+            area = cute.recast_ptr(storage + geometry.exchange_offset // ELEMENT_BYTES, dtype=Float32)
             self.area = cute.make_tensor(area, cute.make_layout((geometry.column_groups, geometry.m), stride=(geometry.m, 1)))
 
     def combine(self, values: list, products: Products, thread, combine):
         """Per-row values (one a thread row, equal over the lanes of the row) combined over the groups; two barriers."""
-        if self.g.column_groups == 1:
+        if not self.needed:
             return values
-        group = thread // 32 // self.g.row_warps
+        group, (first_row, _) = thread // 32 // self.g.row_warps, products.position(thread)
         for row, value in enumerate(values):
-            self.area[group, products.first_row + products.row_offset(row)] = value
+            self.area[group, first_row + products.row_offset(row)] = value
         cute.arch.sync_threads()
         combined = []
         for row in range(len(values)):
-            tile_row = products.first_row + products.row_offset(row)
+            tile_row = first_row + products.row_offset(row)
             total = self.area[0, tile_row]
             for other in range(1, self.g.column_groups):
                 total = combine(total, self.area[other, tile_row])
@@ -49,20 +51,15 @@ class Exchange(Fixed):
 
     def publish_probabilities(self, products: Products, thread):
         """Write this group's probabilities (fp16) where all groups can read them; the caller's next barrier makes them visible."""
-        if self.probabilities is None:
+        if not self.needed:
             return
-        half = cute.make_rmem_tensor_like(products.scores, Float16)
-        half.store(products.scores.load().to(Float16))
-        store = cute.make_tiled_copy_C(cute.make_copy_atom(cute.nvgpu.CopyUniversalOp(), Float16), products.mma)
-        part = store.get_slice(thread)
-        cute.copy(store, part.retile(half), part.partition_D(self.probabilities))
+        store_shared(products.mma, thread, products.scores, self.probabilities)
 
     def fetch_probabilities(self, products: Products):
         """Read all probabilities into registers, then let the K tile be overwritten."""
-        if self.probabilities is None:
+        if not self.needed:
             return
-        for step in range(cute.size(products.probabilities.fragment, mode=[2])):
-            products.probabilities.fetch(step)
+        products.probabilities.fetch_all()
         cute.arch.sync_threads()
 
 

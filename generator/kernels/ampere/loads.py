@@ -33,8 +33,10 @@ class TileLoader(Fixed):
         src, dst = self.slice.partition_S(tile), self.slice.partition_D(target)
         row_steps, unit_steps = cute.size(dst, mode=[1]), cute.size(dst, mode=[2])
         allowed = cute.make_rmem_tensor((1, row_steps, unit_steps), Boolean)
+        # Compared with constants: a row number per step would be a register per step throughout the mainloop.
+        rows_left = row_limit - self.first_row
         for i in range(row_steps):
-            in_rows = self.first_row + i * threads.rows < row_limit
+            in_rows = rows_left > i * threads.rows
             for k in range(unit_steps):
                 allowed[0, i, k] = self._in_columns(in_rows, k)
         cute.copy(self.copy, src, dst, pred=allowed)

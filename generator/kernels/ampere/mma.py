@@ -12,12 +12,28 @@ from cutlass import Float16, Float32
 from ..ops import Fixed
 from .tile import MMA_M, MMA_N, TileShape, matrix_load
 
+COLUMN_PIECES = 4
+
 
 def row_view(accumulator):
     """A thread's accumulator ((2, 2), M, N) as a [2 M, 2 N] register tensor."""
     (columns, rows), m, n = accumulator.shape
     layout = cute.make_layout(((rows, m), (columns, n)), stride=((columns, columns * rows), (1, columns * rows * m)))
     return cute.make_tensor(accumulator.iterator, layout)
+
+
+def rounded(accumulator):
+    """An FP32 accumulator as a register tensor of fp16."""
+    half = cute.make_rmem_tensor_like(accumulator, Float16)
+    half.store(accumulator.load().to(Float16))
+    return half
+
+
+def store_shared(mma, thread, accumulator, target):
+    """Write an accumulator as fp16 into the shared tile that it is the tile of."""
+    store = cute.make_tiled_copy_C(cute.make_copy_atom(cute.nvgpu.CopyUniversalOp(), Float16), mma)
+    part = store.get_slice(thread)
+    cute.copy(store, part.retile(rounded(accumulator)), part.partition_D(target))
 
 
 class Products(Fixed):
@@ -33,17 +49,18 @@ class Products(Fixed):
         load_bt = cute.make_tiled_copy_B(matrix_load(True), self.mma)
         vt = shape.transposed(v, g.n, g.value_dim)
 
-        self.q = _Operand(load_a, thread, q, part.make_fragment_A(part.partition_A(q)))
-        self.k = _Operand(load_b, thread, k, part.make_fragment_B(part.partition_B(k)))
-        self.v = _Operand(load_bt, thread, vt, part.make_fragment_B(part.partition_B(vt)))
+        self.q = _OperandA(load_a, thread, q, part.make_fragment_A(part.partition_A(q)))
+        self.k = _OperandB(load_b, thread, k, part.make_fragment_B(part.partition_B(k)))
+        self.v = _OperandB(load_bt, thread, vt, part.make_fragment_B(part.partition_B(vt)))
         self.scores = part.make_fragment_C(part.partition_shape_C((g.m, g.n)))
         self.output = part.make_fragment_C(part.partition_shape_C((g.m, g.value_dim)))
         self.probabilities = _shared_probabilities(shape, part, load_a, thread, p)
 
+    def position(self, thread):
+        """(row, column) in a tile of a thread's first accumulator element."""
         warp, lane = thread // 32, thread % 32
-        #: This thread's first row and column in a tile.
-        self.first_row = (warp % g.row_warps) * MMA_M + lane // 4
-        self.first_column = (warp // g.row_warps) * MMA_N + (lane % 4) * 2
+        row_warps = self.shape.g.row_warps
+        return warp % row_warps * MMA_M + lane // 4, warp // row_warps * MMA_N + lane % 4 * 2
 
     def row_offset(self, row: int) -> int:
         """Tile row of this thread's row `row`, relative to its first."""
@@ -60,27 +77,29 @@ class Products(Fixed):
 
     def accumulate(self):
         """O += P V, P rounded to fp16."""
-        half = cute.make_rmem_tensor_like(self.scores, Float16)
-        half.store(self.scores.load().to(Float16))
         if self.probabilities is None:
-            self._accumulate(self.output, _InRegisters(_as_operand_a(half)), self.v)
+            probabilities = _as_operand_a(rounded(self.scores))
         else:
-            self._accumulate(self.output, self.probabilities, self.v)
+            probabilities = self.probabilities.fragment
+        self._accumulate(self.output, _InRegisters(probabilities), self.v)
 
     def _accumulate(self, target, a, b):
-        steps = cute.size(b.fragment, mode=[2])
+        """target += A B in pieces of one k step and a few columns; each piece is fetched while the one before is multiplied."""
+        pieces = [(k, c) for k in range(b.steps) for c in range(b.chunks)]
+        chunked = cute.logical_divide(target, (None, None, b.chunk))
         a.fetch(0)
-        b.fetch(0)
-        for k in range(steps):
-            if k + 1 < steps:
-                # Fetch one step ahead, so that ldmatrix runs under the tensor cores.
-                a.fetch(k + 1)
-                b.fetch(k + 1)
-            cute.gemm(self.mma, target, a.fragment[None, None, k], b.fragment[None, None, k], target)
+        b.fetch(*pieces[0])
+        for (k, c), following in zip(pieces, [*pieces[1:], None]):
+            if following is not None:
+                if following[0] != k:
+                    a.fetch(following[0])
+                b.fetch(*following)
+            piece = chunked[None, None, (None, c)]
+            cute.gemm(self.mma, piece, a.fragment[None, None, k], b.piece(k, c), piece)
 
 
-class _Operand(Fixed):
-    """An operand in shared memory and the registers that its steps are fetched into."""
+class _OperandA(Fixed):
+    """Rows of an operand in shared memory and the registers that its k steps are fetched into."""
 
     def __init__(self, copy, thread, tensor, fragment):
         part = copy.get_slice(thread)
@@ -92,9 +111,40 @@ class _Operand(Fixed):
     def fetch(self, step: int):
         cute.copy(self.copy, self.source[None, None, step], self.target[None, None, step])
 
+    def fetch_all(self):
+        cute.copy(self.copy, self.source, self.target)
+
+
+class _OperandB(Fixed):
+    """Columns of an operand in shared memory, fetched in pieces of one k step and at most COLUMN_PIECES x 16 columns of a warp.
+
+    Small pieces bound the registers that wait for the tensor cores: a whole k step of a 128-wide V would be 32 of them, twice.
+    """
+
+    def __init__(self, copy, thread, tensor, fragment):
+        part = copy.get_slice(thread)
+        source, target = part.partition_S(tensor), part.retile(fragment)
+        loads = cute.size(target, mode=[1])
+        self.copy = copy
+        self.steps = cute.size(fragment, mode=[2])
+        self.loads = next(n for n in (COLUMN_PIECES, 2, 1) if loads % n == 0)
+        self.chunks = loads // self.loads
+        #: Tensor-core columns (of 8) in a piece.
+        self.chunk = cute.size(fragment, mode=[1]) // self.chunks
+        self.source = cute.logical_divide(source, (None, self.loads, None))
+        self.target = cute.logical_divide(target, (None, self.loads, None))
+        self.pieces = cute.logical_divide(fragment, (None, self.chunk, None))
+
+    def fetch(self, step: int, chunk: int):
+        where = (None, (None, chunk), step)
+        cute.copy(self.copy, self.source[where], self.target[where])
+
+    def piece(self, step: int, chunk: int):
+        return self.pieces[None, (None, chunk), step]
+
 
 class _InRegisters(Fixed):
-    """An operand that is in registers already."""
+    """An A operand that is in registers already."""
 
     def __init__(self, fragment):
         self.fragment = fragment
@@ -117,4 +167,4 @@ def _shared_probabilities(shape, part, load_a, thread, p):
     """P as an A operand in shared memory, when column groups each hold a part of the scores; else None."""
     if p is None:
         return None
-    return _Operand(load_a, thread, p, part.make_fragment_A(part.partition_A(p)))
+    return _OperandA(load_a, thread, p, part.make_fragment_A(part.partition_A(p)))

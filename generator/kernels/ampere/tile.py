@@ -7,37 +7,16 @@ addresses (a row is a constant away from the next, which costs no address arithm
 """
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import cutlass.cute as cute
 from cutlass import Float16, Float32
 from cutlass.cute.nvgpu import cpasync, warp
 
-from ...plans.ampere import Geometry
+from ...plans.ampere import ELEMENT_BYTES, Geometry
 from ..ops import Fixed
 
 VECTOR = 8  # fp16 elements in a 16-byte access
+SECTOR = 16  # fp16 elements in a 32-byte sector of L2
 MMA_M, MMA_N, MMA_K = 16, 8, 16
-
-
-@dataclass(frozen=True)
-class Threads:
-    """How the threads of a block walk over the 16-byte units of a row-major tile: `per_row` threads beside each other."""
-
-    count: int
-    per_row: int
-
-    @property
-    def rows(self) -> int:
-        return self.count // self.per_row
-
-
-def walk(units_per_row: int, threads: int) -> Threads:
-    """As many threads beside each other as divide the row evenly, up to a warp."""
-    per_row = 1
-    while per_row < 32 and units_per_row % (per_row * 2) == 0:
-        per_row *= 2
-    return Threads(threads, per_row)
 
 
 class TileShape(Fixed):
@@ -45,12 +24,20 @@ class TileShape(Fixed):
 
     def __init__(self, geometry: Geometry):
         self.g = geometry
-        self.load_threads = walk(geometry.qk_dim // VECTOR, geometry.threads)
+        self.load_threads = geometry.load_threads
 
     def shared_tensor(self, storage, offset: int, rows: int, columns: int):
         """A [rows, columns] row-major view of shared memory at an element offset."""
         layout = cute.make_layout((rows, columns), stride=(self.g.row_pitch, 1))
         return cute.make_tensor(storage + offset, layout)
+
+    def shared_sums(self, storage, thread):
+        """This thread's row sums in shared memory (neighbouring threads in neighbouring banks), or None for registers."""
+        g = self.g
+        if not g.shared_sums:
+            return None
+        first = cute.recast_ptr(storage + g.sums_offset // ELEMENT_BYTES, dtype=Float32)
+        return cute.make_tensor(first + thread, cute.make_layout(g.thread_rows, stride=g.threads))
 
     def transposed(self, tensor, rows: int, columns: int):
         """The [columns, rows] view of a shared tile: V as the B operand of P V."""
@@ -67,11 +54,13 @@ class TileShape(Fixed):
         )
 
     def async_copy(self):
-        """Global to shared, 16 bytes a thread, zero-filled where the predicate is false."""
-        atom = cute.make_copy_atom(
-            cpasync.CopyG2SOp(cache_mode=cpasync.LoadCacheMode.GLOBAL), Float16, num_bits_per_copy=128
-        )
-        return self._tiled(atom)
+        """Global to shared, 16 bytes a thread, zero-filled where the predicate is false.
+
+        Rows of whole 32-byte sectors go past L1; other rows share sectors between their steps, which L1 then serves.
+        """
+        modes = cpasync.LoadCacheMode
+        mode = modes.GLOBAL if self.g.head_dim % SECTOR == 0 else modes.ALWAYS
+        return self._tiled(cute.make_copy_atom(cpasync.CopyG2SOp(cache_mode=mode), Float16, num_bits_per_copy=128))
 
     def vector_copy(self):
         """Shared to registers to global, 16 bytes a thread."""
