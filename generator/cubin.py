@@ -77,7 +77,7 @@ class _Section(NamedTuple):
 def _unpack(layout: str, data: bytes, offset: int, what: str) -> tuple:
     try:
         return struct.unpack_from(layout, data, offset)
-    except struct.error:
+    except (struct.error, OverflowError):
         raise CubinError(f"the file ends inside {what} (offset {offset}, {len(data)} bytes)") from None
 
 
@@ -161,6 +161,8 @@ def read(data: bytes) -> CubinInfo:
     sections = _sections(data)
     symbol_table = _one(sections, ".symtab")
     symbols = _content(data, symbol_table)
+    if symbol_table.link >= len(sections):
+        raise CubinError("the section with the symbols' names does not exist")
     names = _content(data, sections[symbol_table.link])
     found: dict[int, str] = {}
     for index in range(len(symbols) // 24):

@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The cache's store, the archive, and putting a folder in place."""
+
+import gzip
+import hashlib
+import os
+import tarfile
+import threading
+
+import pytest
+
+from generator import archive
+from generator.cache import MAGIC, Store, content_of, entry_bytes
+from generator.ledger import Ledger, LedgerError, load, required_routes
+from generator.model import Family
+
+KEY = hashlib.sha256(b"key").hexdigest()
+OTHER = hashlib.sha256(b"other").hexdigest()
+FILES = {"b/two": b"22", "a": b"1", "lib/libx.so.0": b"elf", "lib/libx.so": archive.Link("libx.so.0")}
+
+
+def test_store_keeps_and_returns(tmp_path):
+    store = Store(tmp_path / "cache")
+    assert store.get(KEY) is None
+    assert store.put(KEY, b"content\n\0") and store.get(KEY) == b"content\n\0" and store.get(OTHER) is None
+    assert store.put(KEY, b"") and store.get(KEY) == b""
+
+
+def test_every_damage_is_a_miss():
+    whole = entry_bytes(KEY, b"content")
+    assert content_of(KEY, whole) == b"content" and content_of(OTHER, whole) is None
+    for size in range(len(whole)):
+        assert content_of(KEY, whole[:size]) is None, size
+    for position in range(len(whole)):
+        damaged = bytearray(whole)
+        damaged[position] ^= 1
+        assert content_of(KEY, bytes(damaged)) is None, position
+    assert content_of(KEY, whole + b"more") is None
+
+
+def test_a_damaged_entry_is_removed(tmp_path):
+    store = Store(tmp_path)
+    store.put(KEY, b"content")
+    store.path(KEY).write_bytes(MAGIC)
+    assert store.get(KEY) is None and not store.path(KEY).exists()
+
+
+def test_trim_removes_the_least_recently_used(tmp_path):
+    store = Store(tmp_path)
+    keys = [hashlib.sha256(bytes([number])).hexdigest() for number in range(4)]
+    for age, key in enumerate(keys):
+        store.put(key, b"x" * 100)
+        os.utime(store.path(key), (1000 + age, 1000 + age))
+    size = store.path(keys[0]).stat().st_size
+    assert store.get(keys[0]) is not None  # used now, so the oldest is keys[1]
+    assert store.trim(3 * size) == size
+    assert [store.get(key) is not None for key in keys] == [True, False, True, True]
+    assert store.trim(3 * size) == 0
+
+
+def test_writers_of_one_key_never_show_half_an_entry(tmp_path):
+    store = Store(tmp_path)
+    content = os.urandom(200_000)
+    wrong = []
+
+    def work():
+        for _ in range(20):
+            store.put(KEY, content)
+            found = store.get(KEY)
+            if found != content:
+                wrong.append(found)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == [] and [path.name for path in store.path(KEY).parent.iterdir()] == [KEY]
+
+
+def test_checksums_are_sorted_and_follow_links():
+    digest = {name: hashlib.sha256(data).hexdigest() for name, data in (("a", b"1"), ("b/two", b"22"), ("so", b"elf"))}
+    assert archive.checksums(FILES).decode() == (f"{digest['a']}  a\n{digest['b/two']}  b/two\n{digest['so']}  lib/libx.so\n"
+                                                f"{digest['so']}  lib/libx.so.0\n")
+
+
+def test_stage_and_install(tmp_path):
+    final = tmp_path / "bundle"
+    for files in ({"old": b"0"}, FILES):
+        archive.install_folder(archive.stage(files, tmp_path, "bundle"), final)
+    assert sorted(path.relative_to(final).as_posix() for path in final.rglob("*")) == ["SHA256SUMS", "a", "b", "b/two", "lib", "lib/libx.so", "lib/libx.so.0"]
+    assert os.readlink(final / "lib/libx.so") == "libx.so.0" and (final / "lib/libx.so").read_bytes() == b"elf"
+    assert [path.name for path in tmp_path.iterdir()] == ["bundle"]
+
+
+def test_install_where_folders_cannot_be_swapped(tmp_path, monkeypatch):
+    monkeypatch.setattr(archive, "_exchange", lambda left, right: False)
+    test_stage_and_install(tmp_path)
+
+
+@pytest.mark.parametrize("make", [lambda path: (path / "x").mkdir(parents=True), lambda path: path.write_text("x"), lambda path: path.symlink_to("/tmp")])
+def test_install_refuses_what_is_no_bundle(tmp_path, make):
+    final = tmp_path / "bundle"
+    make(final)
+    staged = archive.stage(FILES, tmp_path, "bundle")
+    with pytest.raises(archive.InstallError, match="exists and is no bundle"):
+        archive.install_folder(staged, final)
+    assert os.path.lexists(final)
+
+
+def test_pack_is_the_same_whatever_the_surroundings(tmp_path):
+    (tmp_path / "other").mkdir()
+    first = archive.pack(FILES, "bundle-1", tmp_path / "a.tar.gz").read_bytes()
+    old = os.umask(0o077)
+    try:
+        second = archive.pack(dict(reversed(FILES.items())), "bundle-1", tmp_path / "other/b.tar.gz").read_bytes()
+    finally:
+        os.umask(old)
+    assert first == second and gzip.decompress(first)[:8] == b"bundle-1" and first[4:8] == bytes(4)
+
+
+def test_pack_holds_modes_links_and_sorted_members(tmp_path):
+    path = archive.pack(FILES, "bundle-1", tmp_path / "a.tar.gz")
+    with tarfile.open(path) as tar:
+        members = {member.name: member for member in tar.getmembers()}
+    assert list(members) == sorted(members)
+    assert members["bundle-1"].isdir() and members["bundle-1/lib"].mode == 0o755
+    assert members["bundle-1/a"].mode == 0o644 and members["bundle-1/lib/libx.so.0"].mode == 0o755
+    assert members["bundle-1/lib/libx.so"].issym() and members["bundle-1/lib/libx.so"].linkname == "libx.so.0"
+
+
+# --- ledger ----------------------------------------------------------------------------------------------------------------
+
+AMPERE, HOPPER = Family("ampere", "sm_80", False), Family("hopper", "sm_90a", True)
+
+
+def test_routes_that_a_family_needs():
+    assert required_routes(AMPERE) == ("cubin", "driver-ptx") and required_routes(HOPPER) == ("cubin",)
+    ledger = Ledger("ledger.json", {"a": frozenset({"cubin"}), "b": frozenset({"cubin", "driver-ptx"})})
+    assert ledger.missing_routes("a", AMPERE) == ("driver-ptx",) and ledger.missing_routes("a", HOPPER) == ()
+    assert ledger.is_validated("b", AMPERE) and not ledger.is_validated("c", HOPPER)
+
+
+def test_ledger_is_read(tmp_path):
+    path = tmp_path / "ledger.json"
+    assert load(path).routes == {}
+    path.write_text('{"schema_version": 1, "entries": {"a": {"runs": [{"route": "cubin", "cases": 300}, {"route": "driver-ptx", "cases": 0}]}}}')
+    assert load(path).routes == {"a": frozenset({"cubin"})}
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"schema_version": 2, "entries": {}}', '{"schema_version": 1, "entries": []}',
+                                  '{"schema_version": 1, "entries": {"a": {}}}', '{"schema_version": 1, "entries": {"a": {"runs": [{"route": "x"}]}}}'])
+def test_a_broken_ledger_is_an_error(tmp_path, text):
+    path = tmp_path / "ledger.json"
+    path.write_text(text)
+    with pytest.raises(LedgerError, match="restore it from version control"):
+        load(path)
