@@ -58,8 +58,8 @@ class Case:
 
     @property
     def id(self) -> str:
-        """Names the case; `variant/number` for random ones."""
-        return f"{self.subject.variant}/{self.label}"
+        """Names the case; `subject/number` for random ones."""
+        return f"{self.subject.name}/{self.label}"
 
     @property
     def seed(self) -> int:
@@ -92,7 +92,7 @@ class PageTable:
 
 def random_case(subject: Subject, number: int) -> Case:
     """The random case `number` (0, 1, ...) of `subject`."""
-    rng = random.Random(f"{subject.variant}/{number}/shape")
+    rng = random.Random(f"{subject.name}/{number}/shape")
     ratio = RATIOS[number % len(RATIOS)]
     num_kv_heads = rng.choice([count for count in (1, 1, 2, 3, 4, 8) if count * ratio <= MOST_HEADS])
     edge = _within(subject, _pick(_query_edges(subject, rng), number))

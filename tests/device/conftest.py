@@ -22,6 +22,7 @@ from tests.device.subjects import ROUTE_PTX, ROUTES, read_metadata, subjects  # 
 
 HERE = Path(__file__).resolve().parent
 LEDGER = HERE / "ledger.json"
+LOADERS = 8  # kernels that the driver assembles at the same time, a second each
 
 
 def pytest_addoption(parser):
@@ -31,6 +32,7 @@ def pytest_addoption(parser):
     group.addoption("--variant", default="*", help="test only variants that match this pattern")
     group.addoption("--route", choices=ROUTES, help="test only this way to the device (default: all)")
     group.addoption("--cases", type=int, help="random cases per variant (default: what the ledger asks for)")
+    group.addoption("--case", type=int, help="run only the random case of this number")
     group.addoption("--sm", type=int, help="test the rows of this SM (default: the device's)")
     group.addoption("--ledger-out", type=Path, help="write the ledger, this run's results merged in, to this file")
 
@@ -97,7 +99,7 @@ def _lab(config, setting):
     from tests.device.backends import TorchBackend
 
     route = config.getoption("--route", None)
-    return Lab(fmhaforge.open(setting.bundle), TorchBackend("cuda"), (route,) if route else ROUTES)
+    return Lab([fmhaforge.open(setting.bundle) for _ in range(LOADERS)], TorchBackend("cuda"), (route,) if route else ROUTES)
 
 
 def pytest_generate_tests(metafunc):
@@ -105,8 +107,7 @@ def pytest_generate_tests(metafunc):
         return
     setting = metafunc.config.stash[SETTING]
     chosen = [one for one in setting.subjects if wanted(metafunc.function, one)]
-    ids = [one.variant if one.sm == setting.sm else f"{one.variant}-sm{one.sm}" for one in chosen]
-    metafunc.parametrize("subject", chosen or [None], ids=ids or ["none"])
+    metafunc.parametrize("subject", chosen or [None], ids=[one.name for one in chosen] or ["none"])
 
 
 def pytest_collection_modifyitems(config, items):
@@ -136,6 +137,14 @@ def lab(_loaded):
 
 
 @pytest.fixture(scope="session")
+def bundle(request):
+    """The bundle under test."""
+    import fmhaforge
+
+    return fmhaforge.open(request.config.stash[SETTING].bundle)
+
+
+@pytest.fixture(scope="session")
 def everyone(request):
     """All subjects of this run."""
     return request.config.stash[SETTING].subjects
@@ -149,8 +158,11 @@ def device_sm(request):
 
 @pytest.fixture(scope="session")
 def wanted_cases(request):
-    """The number of random cases given by --cases, or None."""
-    return request.config.getoption("--cases", None)
+    """The numbers of the random cases that --cases or --case ask for, or None."""
+    one, count = (request.config.getoption(name, None) for name in ("--case", "--cases"))
+    if one is not None:
+        return [one]
+    return None if count is None else range(count)
 
 
 @pytest.hookimpl(hookwrapper=True)
@@ -194,6 +206,6 @@ def pytest_terminal_summary(terminalreporter, config):
     for tally in lab.recorder.tallies:
         failed = ", ".join(dict.fromkeys(tally.failed[:3])) + (" ..." if len(tally.failed) > 3 else "")
         terminalreporter.line(
-            f"{tally.subject.variant:34} {tally.subject.family:8} {tally.route:11} {tally.cases:6} "
+            f"{tally.subject.name:34} {tally.subject.family:8} {tally.route:11} {tally.cases:6} "
             f"{tally.worst_relative_error:11.3e} {tally.worst_violation:10.3f}  {failed or '-'}"
         )

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -14,23 +14,28 @@ from tests.device.ledger import Recorder
 from tests.device.problem import Outcome, Problem, compose, expect, judge
 from tests.device.subjects import Subject
 
-PRELOAD_THREADS = 8
-"""Kernels that the driver assembles at the same time."""
-
-
 class DeviceLost(RuntimeError):
     """The device takes no more work after a case; the message says which."""
 
 
 class Lab:
-    """Runs cases on the current device. `touched` holds the (subject, route) pairs of the test in progress."""
+    """Runs cases on the current device. `touched` holds the (subject, route) pairs of the test in progress.
 
-    def __init__(self, bundle: Any, backend: Any, routes: tuple[str, ...]):
-        self.bundle = bundle
+    `bundles` are the same bundle, opened several times: each loads one kernel at a time, so that several together keep the
+    driver's assembler busy. Every subject has its kernels in one of them.
+    """
+
+    def __init__(self, bundles: Sequence[Any], backend: Any, routes: tuple[str, ...]):
+        self._bundles = tuple(bundles)
+        self._home: dict[Subject, int] = {}
         self.backend = backend
         self.routes = routes
         self.recorder = Recorder()
         self.touched: set[tuple[Subject, str]] = set()
+
+    def bundle_of(self, subject: Subject) -> Any:
+        """The opened bundle that holds the kernels of `subject`."""
+        return self._bundles[self._home.setdefault(subject, len(self._home) % len(self._bundles))]
 
     def routes_of(self, subject: Subject) -> tuple[str, ...]:
         """The routes to test `subject` by."""
@@ -38,7 +43,7 @@ class Lab:
 
     def runner(self, case: Case, route: str) -> Any:
         """A runner for `case` that is proven to select the case's variant and PTX; its kernel is loaded."""
-        runner = launch.runner_for(self.bundle, case, route)
+        runner = launch.runner_for(self.bundle_of(case.subject), case, route)
         support = launch.preflight(runner, case, self.backend.stream())
         chosen = [(row.variant, row.ptx_sha256) for row in support.rows]
         assert chosen == [(case.subject.variant, case.subject.ptx_sha256)], f"{case.id}: the runner selects {support.variants}"
@@ -49,11 +54,11 @@ class Lab:
         wanted = [(cases.random_case(subject, 0), route) for subject in subjects for route in self.routes_of(subject)]
         stream = self.backend.stream()
 
-        def load(item):
-            launch.preflight(launch.runner_for(self.bundle, *item), item[0], stream)
+        def load(case, route):
+            launch.preflight(launch.runner_for(self.bundle_of(case.subject), case, route), case, stream)
 
-        with ThreadPoolExecutor(PRELOAD_THREADS) as pool:
-            list(pool.map(load, wanted))
+        with ThreadPoolExecutor(len(self._bundles)) as pool:
+            list(pool.map(load, *zip(*wanted)))
 
     def launch(self, problem: Problem, route: str) -> None:
         """Enqueues `problem` on the current stream."""

@@ -38,6 +38,11 @@ class Subject:
     use_small_d64: bool = True
 
     @property
+    def name(self) -> str:
+        """The variant, with its SM where that is not the device's."""
+        return self.variant if ROUTE_CUBIN in self.routes else f"{self.variant}-sm{self.sm}"
+
+    @property
     def sliding(self) -> bool:
         """Whether the launch takes a window."""
         return self.mask in ("sliding_causal", "vision_block")

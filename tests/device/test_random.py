@@ -10,10 +10,10 @@ MOST_SHOWN = 20
 
 
 def test_random_cases(lab, subject, everyone, wanted_cases):
-    """Repeat one with `-k` and its number: the id printed with a fault is all that made the case."""
-    count = case_count(subject, everyone) if wanted_cases is None else wanted_cases
+    """Case `fmha_v2_d128/17` is repeated by `--variant fmha_v2_d128 --case 17`: its id is all that made it."""
+    numbers = range(case_count(subject, everyone)) if wanted_cases is None else wanted_cases
     faults = []
-    for number in range(count):
+    for number in numbers:
         faults += lab.faults(random_case(subject, number))
     if faults:
         rest = f"\n... and {len(faults) - MOST_SHOWN} more" if len(faults) > MOST_SHOWN else ""

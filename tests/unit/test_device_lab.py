@@ -17,18 +17,26 @@ from tests.device.subjects import ROUTES
 
 @pytest.fixture(scope="module")
 def everyone(manifest):
-    return subjects.subjects(metadata_of(manifest), 90)
+    return tuple(one for one in subjects.subjects(metadata_of(manifest), 90) if one.sm == 90)
 
 
 @pytest.fixture
 def lab(everyone):
     backend = NumpyBackend()
-    return Lab(FakeBundle(everyone, backend), backend, ROUTES)
+    return lab_of(FakeBundle(everyone, backend), backend, ROUTES)
+
+
+def lab_of(bundle, backend, routes):
+    """A lab on one fake bundle, which stays reachable as `lab.bundle`."""
+    made = Lab([bundle], backend, routes)
+    made.bundle = bundle
+    return made
 
 
 def tiny(subject, **changes):
     lengths = (9, 4) if subject.own_q_lengths else (9, 9)
-    return case(subject, "tiny", lengths, lengths if subject.operation == "vit" else (14, 3), **changes)
+    keys = lengths if subject.operation == "vit" else (14, 3)
+    return case(subject, changes.pop("label", "tiny"), lengths, keys, **changes)
 
 
 def test_every_variant_passes_by_both_routes(lab, everyone):
@@ -64,7 +72,7 @@ def test_a_fault_is_recorded_with_its_case(everyone):
         problem.o.view[0] = 0
 
     backend = NumpyBackend()
-    lab = Lab(FakeBundle(everyone, backend, kernel), backend, ("cubin",))
+    lab = lab_of(FakeBundle(everyone, backend, kernel), backend, ("cubin",))
     faults = lab.faults(tiny(everyone[0]))
     assert faults and all(fault.startswith(f"{everyone[0].variant}/tiny [cubin]: ") for fault in faults)
     assert lab.recorder.tallies[0].failed == [f"{everyone[0].variant}/tiny"]
@@ -75,7 +83,7 @@ def test_an_exception_is_a_fault_and_the_rest_goes_on(everyone):
         raise RuntimeError("launch refused")
 
     backend = NumpyBackend()
-    lab = Lab(FakeBundle(everyone, backend, kernel), backend, ROUTES)
+    lab = lab_of(FakeBundle(everyone, backend, kernel), backend, ROUTES)
     assert lab.faults(tiny(everyone[0])) == [
         f"{everyone[0].variant}/tiny [{route}]: RuntimeError: launch refused" for route in ROUTES
     ]
@@ -89,7 +97,7 @@ def test_a_lost_device_ends_the_run(everyone):
     def kernel(problem):
         raise RuntimeError("launch failed")
 
-    lab = Lab(FakeBundle(everyone, LostBackend(), kernel), LostBackend(), ROUTES)
+    lab = lab_of(FakeBundle(everyone, LostBackend(), kernel), LostBackend(), ROUTES)
     with pytest.raises(DeviceLost, match="tiny .cubin. broke the device: RuntimeError: launch failed"):
         lab.faults(tiny(everyone[0]))
     assert lab.recorder.tallies[0].failed
@@ -113,3 +121,13 @@ def test_preload_asks_for_every_kernel(lab, everyone):
     lab.bundle.subjects = everyone[1:]
     with pytest.raises(AssertionError, match="no subject"):
         lab.preload(everyone)
+
+
+def test_a_subject_stays_with_one_of_several_bundles(everyone):
+    backend = NumpyBackend()
+    bundles = [FakeBundle(everyone, backend) for _ in range(3)]
+    lab = Lab(bundles, backend, ("cubin",))
+    lab.preload(everyone)
+    for subject in everyone[:6]:
+        assert lab.faults(tiny(subject)) == [] == lab.faults(tiny(subject, label="again"))
+    assert [len(bundle.calls) for bundle in bundles] == [4, 4, 4]
