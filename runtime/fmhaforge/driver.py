@@ -57,8 +57,8 @@ class Driver:
         try:
             return function(*arguments)
         except (RuntimeError, OSError, ImportError) as error:
-            raise DriverMissingError(f"the CUDA driver gives no {name}: {error}; install an NVIDIA driver for CUDA 12.0 or newer, "
-                                     "and run where a GPU is visible") from error
+            raise DriverMissingError(f"no CUDA driver can be used ({name}: {str(error).rstrip('.')}); install an NVIDIA driver for "
+                                     "CUDA 12.0 or newer, and run where a GPU is visible") from error
 
     def _checked(self, name: str, result: tuple, detail: str = "") -> Any:
         status = result[0]

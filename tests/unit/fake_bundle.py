@@ -8,9 +8,11 @@ import hashlib
 import json
 import struct
 from pathlib import Path
+from types import SimpleNamespace
 
-from generator.arch import resolution_table
-from generator.operations import OPERATIONS
+from generator import archive, metadata
+from generator.assemble import AssembleReport
+from generator.canonical import canonical_json
 from generator.plan import plan_for
 
 FAKE_MARK = b"FAKE"
@@ -39,59 +41,54 @@ def ptx_kernels(ptx):
 
 def make_bundle(folder, manifest, sms=None, variants=None, change=None, checked=False):
     """Writes a bundle and returns its path. `change(document)` may alter the metadata before it is written."""
-    folder = Path(folder)
-    files, rows = {}, []
-    for row in manifest.rows(sms=sms, variants=variants, checked=checked):
-        rows.append(_row(row, files))
-    document = {
-        "schema_version": 1, "name": "fmhaforge", "version": "0.1.0", "validated": False,
-        "operations": {name: operation.to_json() for name, operation in OPERATIONS.items()},
-        "targets": [target.to_json() for target in manifest.targets],
-        "families": {family.name: family.to_json() for family in manifest.families},
-        "arch_table": {str(sm): list(served) for sm, served in
-                       resolution_table(manifest.targets, {row["sm"] for row in rows}).items()},
-        "variants": [variant.to_json() for variant in manifest.variants], "rows": rows,
-        "provenance": {"commit": "0" * 40, "dirty": False, "tools": {"ptxas": "12.9.86"}},
-    }
+    files = {}
+    rows = [_build(row, files) for row in manifest.rows(sms=sms, variants=variants, checked=checked)]
+    document = metadata.document(SimpleNamespace(manifest=manifest), rows, "0.1.0", {"commit": "0" * 40, "dirty": False, "tools": {}})
     if change:
         change(document)
-    files["metadata.json"] = (json.dumps(document, sort_keys=True, indent=1) + "\n").encode()
-    for name, data in files.items():
+    files["metadata.json"] = canonical_json(document)
+    return write(Path(folder), files)
+
+
+def write(folder, files):
+    """Writes files (path -> bytes) and their SHA256SUMS into a folder."""
+    for name, data in {**files, archive.SUMS: archive.checksums(files)}.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
-    write_checksums(folder, files)
     return folder
 
 
-def write_checksums(folder, names):
-    lines = [f"{hashlib.sha256((folder / name).read_bytes()).hexdigest()}  {name}\n" for name in sorted(names)]
-    (folder / "SHA256SUMS").write_text("".join(lines))
+def rewrite(folder, name, change):
+    """Replaces the bytes of a file by `change(bytes)` and puts SHA256SUMS right."""
+    path = folder / name
+    path.write_bytes(change(path.read_bytes()))
+    listed = [line.split("  ", 1)[1] for line in (folder / archive.SUMS).read_text().splitlines()]
+    (folder / archive.SUMS).write_bytes(archive.checksums({name: (folder / name).read_bytes() for name in listed}))
 
 
 def rewrite_metadata(folder, change):
-    """Changes the metadata of a bundle and puts its digest right."""
-    path = folder / "metadata.json"
-    document = json.loads(path.read_text())
-    change(document)
-    path.write_text(json.dumps(document))
-    names = [line.split("  ", 1)[1] for line in (folder / "SHA256SUMS").read_text().splitlines()]
-    write_checksums(folder, names)
+    """Changes the metadata of a bundle by `change(document)` and puts its digest right."""
+    def altered(data):
+        document = json.loads(data)
+        change(document)
+        return canonical_json(document)
+    rewrite(folder, "metadata.json", altered)
 
 
-def _row(row, files):
-    variant, plan = row.variant, plan_for(row)
-    cubin, ptx = f"cubins/sm_{row.sm}/{variant.name}.cubin", f"ptx/{row.family.ptx_target}/{row.spec.key()}.ptx"
-    files.setdefault(ptx, fake_ptx(row.family.ptx_target, {f"{variant.name}_0": [param.size for param in plan.params]}))
-    kernels = ptx_kernels(files[ptx])
-    files[cubin] = fake_cubin(row.sm, row.family.exact, kernels)
-    return {
-        "variant": variant.name, "sm": row.sm, "operation": variant.operation, "mask": variant.mask, "head_dim": variant.head_dim,
-        "kv_layout": variant.kv_layout, "dtype": variant.dtype, "family": row.family.name, "abi_class": variant.abi_class,
-        "tile": dict(row.tile), "checked": variant.checked, "select": variant.select.to_json() if variant.select else None,
-        "cubin": cubin, "cubin_sha256": hashlib.sha256(files[cubin]).hexdigest(), "cubin_bytes": len(files[cubin]),
-        "ptx": ptx, "ptx_sha256": hashlib.sha256(files[ptx]).hexdigest(), "ptx_target": row.family.ptx_target,
-        "arch": row.cubin_arch, "assembler": row.target.assembler, "symbol": next(iter(kernels)), "registers": 128,
-        "spill_bytes": 0, "smem_bytes": plan.smem_bytes, "static_smem_bytes": 0, "threads": plan.threads,
-        "plan": plan.to_json(), "validated": False,
-    }
+def _build(row, files):
+    plan = plan_for(row)
+    ptx_path = f"ptx/{row.family.ptx_target}/{row.spec.key()}.ptx"
+    ptx = files.setdefault(ptx_path, fake_ptx(row.family.ptx_target, {f"{row.variant.name}_0": [param.size for param in plan.params]}))
+    kernels = ptx_kernels(ptx)
+    cubin_path = f"cubins/sm_{row.sm}/{row.variant.name}.cubin"
+    cubin = files[cubin_path] = fake_cubin(row.sm, row.family.exact, kernels)
+    report = AssembleReport(
+        arch=row.cubin_arch, assembler=row.target.assembler, symbol=next(iter(kernels)), registers=128, spill_stores=0, spill_loads=0,
+        stack=0, static_smem=0, params=(), reqntid=None, elf_abi=7, cubin_bytes=len(cubin), cubin_sha256=sha256(cubin), warnings=())
+    return metadata.BuiltRow(row, plan, cubin, cubin_path, ptx_path, sha256(ptx), report, validated=False)
+
+
+def sha256(data):
+    """The hex digest of bytes."""
+    return hashlib.sha256(data).hexdigest()

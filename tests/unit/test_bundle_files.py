@@ -1,0 +1,255 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Opening, verifying, finding and comparing bundles."""
+
+import json
+import os
+import shutil
+import struct
+
+import fmhaforge
+import pytest
+from fake_bundle import elf_header, make_bundle, rewrite, rewrite_metadata
+from fmhaforge import BundleNotFoundError, IntegrityError, SchemaError
+from fmhaforge.diff import diff
+from fmhaforge.elf import cubin_sm
+from fmhaforge.locate import find_bundle
+from fmhaforge.verify import verify
+
+SMS = (80, 86, 87, 89, 90, 100, 101, 110, 120, 121)
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory, manifest):
+    return make_bundle(tmp_path_factory.mktemp("small") / "b", manifest, sms=[80, 110], variants=["fmha_v2_d128", "fmha_v2_d64_small"])
+
+
+@pytest.fixture
+def copy(small, tmp_path):
+    """A copy of a small bundle that a test may damage."""
+    return shutil.copytree(small, tmp_path / "b")
+
+
+# -- opening ----------------------------------------------------------------------------------------------------------------
+
+
+def test_open(small):
+    bundle = fmhaforge.open(str(small))
+    assert (bundle.metadata.name, bundle.metadata.version, len(bundle.metadata.rows)) == ("fmhaforge", "0.1.0", 4)
+    assert "4 rows" in repr(bundle)
+
+
+def test_nothing_is_written_and_no_driver_is_imported(small, tmp_path):
+    script = ("import sys, fmhaforge; b = fmhaforge.open(sys.argv[1]); assert b.can_implement(8, 8, 128, 80, 'float16', 'causal'); "
+              "assert not [m for m in sys.modules if m.split('.')[0] in ('cuda', 'numpy', 'cutlass')]")
+    import subprocess
+    import sys
+    runtime = os.path.dirname(os.path.dirname(fmhaforge.__file__))
+    before = sorted(path.name for path in small.rglob("*"))
+    subprocess.run([sys.executable, "-S", "-c", script, str(small)], check=True, env={"PYTHONPATH": runtime}, cwd=tmp_path)
+    assert sorted(path.name for path in small.rglob("*")) == before
+
+
+@pytest.mark.parametrize("name, word", [("nothing", "no folder"), ("metadata.json", "unpack"), ("cubins", "no metadata.json")])
+def test_no_bundle_there(copy, name, word):
+    with pytest.raises(BundleNotFoundError, match=word):
+        fmhaforge.open(copy / name)
+
+
+def test_metadata_that_was_changed(copy):
+    with (copy / "metadata.json").open("ab") as file:
+        file.write(b" ")
+    with pytest.raises(IntegrityError, match="metadata.json: has SHA-256"):
+        fmhaforge.open(copy)
+
+
+@pytest.mark.parametrize("text, word", [("", "does not list"), ("abc  metadata.json\n", "line 1"), ("0" * 64 + " metadata.json\n", "line 1"),
+                                        (("0" * 64 + "  metadata.json\n") * 2, "line 2 lists"), (None, "missing")])
+def test_checksums_that_are_damaged(copy, text, word):
+    (copy / "SHA256SUMS").unlink()
+    if text is not None:
+        (copy / "SHA256SUMS").write_text(text)
+    with pytest.raises(IntegrityError, match=f"SHA256SUMS.*{word}"):
+        fmhaforge.open(copy)
+
+
+def test_a_named_pipe_is_no_file(copy):
+    (copy / "metadata.json").unlink()
+    os.mkfifo(copy / "metadata.json")
+    with pytest.raises(BundleNotFoundError):
+        fmhaforge.open(copy)
+
+
+def put(*path):
+    """A change that sets the value at `path` (all but the last item) to the last item."""
+    def change(document):
+        *keys, last, value = path
+        for key in keys:
+            document = document[key]
+        document[last] = value
+    return change
+
+
+def drop(*path):
+    def change(document):
+        for key in path[:-1]:
+            document = document[key]
+        del document[path[-1]]
+    return change
+
+
+@pytest.mark.parametrize("change, words", [
+    (put("schema_version", 2), "schema version 2.*reads 1; upgrade"), (put("schema_version", 0), "rebuild"),
+    (put("schema_version", "1"), "schema_version must be an integer"), (drop("rows"), "rows is missing"),
+    (put("rows", {}), "rows must be a list"), (put("rows", 0, 3), r"rows\[0\] must be an object"),
+    (put("rows", 1, "sm", "80"), r"rows\[1\].sm must be an integer"), (drop("rows", 2, "plan"), r"rows\[2\].plan is missing"),
+    (put("rows", 0, "plan", "grid", ["1", "1"]), r"rows\[0\].plan.grid must have 3 items"),
+    (put("rows", 0, "plan", "grid", ["1", "1 +", "1"]), r"rows\[0\].plan.grid cannot be read"),
+    (put("rows", 0, "plan", "params", 0, "type", "f64"), r"params\[0\].type must be one of"),
+    (put("rows", 0, "plan", "empty_if_zero", ["nobody"]), "names 'nobody'"), (put("rows", 0, "operation", "conv"), "'conv'.*operations"),
+    (put("rows", 0, "family", "volta"), "'volta'.*families"), (put("rows", 0, "checked", 1), "checked must be true or false"),
+    (put("arch_table", {"80": ["x"]}), r"arch_table.80\[0\]"), (put("arch_table", {"eighty": [80]}), "arch_table has a key"),
+    (put("arch_table", {"70": [80]}), "SM 70.*targets"), (put("operations", "llm", "arguments", 0, "shape", "batch"), "shape must look like"),
+    (put("operations", "llm", "checks", 0, "kind", "odd"), "kind.*unknown kind"), (put("families", "ampere", {}), "families.ampere.exact is missing")])
+def test_metadata_that_cannot_be_read(copy, change, words):
+    rewrite_metadata(copy, change)
+    with pytest.raises(SchemaError, match=words) as error:
+        fmhaforge.open(copy)
+    assert str(error.value).startswith(str(copy / "metadata.json"))
+
+
+def test_a_row_twice(copy):
+    rewrite_metadata(copy, lambda document: document["rows"].append(document["rows"][0]))
+    with pytest.raises(SchemaError, match="repeats fmha_v2_d64_small for SM 80|repeats fmha_v2_d128 for SM 80"):
+        fmhaforge.open(copy)
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"[]", b"\xff\xfe", b"null"])
+def test_metadata_that_is_no_json_object(copy, data):
+    rewrite(copy, "metadata.json", lambda _: data)
+    with pytest.raises(SchemaError):
+        fmhaforge.open(copy)
+
+
+def test_fields_of_a_later_build_are_left_alone(copy):
+    rewrite_metadata(copy, put("rows", 0, "new_field", [1]))
+    assert fmhaforge.open(copy).metadata.rows[0].raw["new_field"] == [1]
+
+
+# -- verifying --------------------------------------------------------------------------------------------------------------
+
+
+def findings(path):
+    return {(finding.file, finding.reason) for finding in verify(fmhaforge.open(path)).findings}
+
+
+def test_verify_a_good_bundle(small):
+    result = verify(fmhaforge.open(small))
+    assert result and result.rows == 4 and result.files == len([path for path in small.rglob("*") if path.is_file()]) - 1
+
+
+CUBIN = "cubins/sm_80/fmha_v2_d128.cubin"
+
+
+def test_verify_finds_every_kind_of_damage(copy):
+    def only(word):
+        found = findings(copy)
+        assert len(found) == 1 and all(word in reason for _, reason in found), found
+        return next(iter(found))[0]
+    data = (copy / CUBIN).read_bytes()
+    (copy / CUBIN).write_bytes(data[:-1] + b"\0")
+    found = findings(copy)
+    assert {file for file, _ in found} == {CUBIN} and len(found) == 2
+    (copy / CUBIN).unlink()
+    assert {file for file, _ in findings(copy)} == {CUBIN}
+    (copy / CUBIN).write_bytes(data)
+    (copy / "extra.txt").write_text("?")
+    assert only("is not listed") == "extra.txt"
+
+
+@pytest.mark.parametrize("change, word", [
+    (lambda data: elf_header(86) + data[64:], "assembled for SM 86"), (lambda data: b"MZ" + data[2:], "is no cubin"),
+    (lambda data: data[:18] + struct.pack("<H", 62) + data[20:], "machine 62"), (lambda data: data + b"\0", "bytes, the metadata says"),
+    (lambda data: data.replace(b"fmha_v2_d128_0", b"fmha_v2_d129_0"), "no symbol fmha_v2_d128_0")])
+def test_verify_cubins_against_the_metadata(copy, change, word):
+    rewrite(copy, CUBIN, change)  # with the right digest in SHA256SUMS
+    found = findings(copy)
+    assert {file for file, _ in found} == {CUBIN} and any(word in reason for _, reason in found), found
+
+
+def test_verify_ptx_and_shared_memory(copy):
+    ptx = fmhaforge.open(copy).metadata.rows[0].ptx
+    rewrite_metadata(copy, lambda document: [row.update(ptx_target="sm_75") for row in document["rows"] if row["ptx"] == ptx])
+    assert any(file == ptx and ".target sm_75" in reason for file, reason in findings(copy))
+    rewrite_metadata(copy, put("rows", 0, "smem_bytes", 1 << 20))
+    assert any("1048576 bytes of shared memory" in reason for _, reason in findings(copy))
+
+
+def test_verify_paths_that_lead_out(copy):
+    with (copy / "SHA256SUMS").open("a") as sums:
+        sums.write("0" * 64 + "  ../outside\n" + "0" * 64 + "  /etc/hostname\n")
+    assert {reason for _, reason in findings(copy)} == {"stands in SHA256SUMS, but leads out of the bundle"}
+
+
+@pytest.mark.parametrize("sm", SMS)
+def test_sm_of_a_cubin(sm):
+    assert cubin_sm(elf_header(sm)) == sm
+
+
+@pytest.mark.parametrize("data", [b"", b"\x7fELF", bytes(64), b"\x7fELF\x01\x01" + bytes(60)])
+def test_not_a_cubin(data):
+    with pytest.raises(ValueError):
+        cubin_sm(data)
+
+
+# -- finding ----------------------------------------------------------------------------------------------------------------
+
+
+def test_find_bundle(tmp_path, small):
+    with pytest.raises(BundleNotFoundError, match="make bundle.*FMHAFORGE_BUNDLE"):
+        find_bundle(None, {}, tmp_path)
+    for version in ("0.9.0", "0.10.0", "0.2.0"):
+        folder = tmp_path / "dist" / f"f-{version}"
+        folder.mkdir(parents=True)
+        (folder / "metadata.json").write_text(json.dumps({"version": version}))
+    unfinished = tmp_path / "dist" / ".f-0.99.0.part"
+    unfinished.mkdir()
+    (unfinished / "metadata.json").write_text(json.dumps({"version": "0.99.0"}))
+    assert find_bundle(None, {}, tmp_path).name == "f-0.10.0"
+    assert find_bundle(None, {"FMHAFORGE_BUNDLE": str(small)}, tmp_path) == small
+    assert str(find_bundle("stated", {"FMHAFORGE_BUNDLE": str(small)}, tmp_path)) == "stated"
+    twin = tmp_path / "dist" / "a-0.10.0"
+    twin.mkdir()
+    (twin / "metadata.json").write_text(json.dumps({"version": "0.10.0"}))
+    os.utime(twin / "metadata.json", (1, 1))
+    assert find_bundle(None, {}, tmp_path).name == "f-0.10.0"
+    os.utime(twin / "metadata.json", (1 << 33, 1 << 33))
+    assert find_bundle(None, {}, tmp_path).name == "a-0.10.0"
+
+
+# -- comparing --------------------------------------------------------------------------------------------------------------
+
+
+def differences(old, new):
+    return {(d.kind, d.place): (d.old, d.new) for d in diff(fmhaforge.open(old), fmhaforge.open(new))}
+
+
+def test_equal_bundles(small, copy):
+    assert differences(small, copy) == {}
+
+
+def test_differences(small, copy):
+    old_digest = fmhaforge.open(small).checksums["ptx/sm_80/" + os.listdir(copy / "ptx/sm_80")[0]]
+    rewrite_metadata(copy, put("rows", 0, "plan", "smem_bytes", 5))
+    rewrite_metadata(copy, put("provenance", "commit", "1" * 40))
+    rewrite_metadata(copy, lambda document: document["rows"].pop(1))
+    row = fmhaforge.open(small).metadata.rows
+    found = differences(small, copy)
+    assert found == {("changed", f"{row[0].variant} sm_80.plan.smem_bytes"): (row[0].plan.smem_bytes, 5),
+                     ("removed", f"{row[1].variant} sm_110"): (row[1].raw, None),
+                     ("changed", "provenance.commit"): ("0" * 40, "1" * 40)}
+    assert len(old_digest) == 64
+    (copy / "LICENSE").write_text("text")
+    with (copy / "SHA256SUMS").open("a") as sums:
+        sums.write("0" * 64 + "  LICENSE\n")
+    assert ("added", "file LICENSE") in differences(small, copy)
+    assert ("removed", "file LICENSE") in differences(copy, small)
