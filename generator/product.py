@@ -19,7 +19,7 @@ from generator.trace import ROOT
 
 #: What renders the C source, compiles it, and makes the bundle out of everything: their sources are part of the products' keys.
 RENDER_MODULES = ("generator.cabi.render",)
-RENDER_INPUTS = ("generator/csrc", "generator/templates")
+RENDER_INPUTS = ("generator/cpp", "generator/csrc", "generator/templates")
 COMPILE_MODULES = ("generator.cabi.compile",)
 BUNDLE_MODULES = ("generator.product",)
 
@@ -117,7 +117,7 @@ class BundleProduct:
         return rows
 
     def render(self) -> None:
-        """Writes the headers and the C source below `cabi/` in the build folder, with the list of the headers last."""
+        """Writes the C side of the bundle and the C source below `cabi/` in the build folder, with the list of the files last."""
         from generator import cabi  # imported when there is something to render: it costs more than a build that has nothing to do
 
         rows = bundle.built_rows(self.session.plan, self.session.build_dir, ledger.load(self.session.options.ledger))
@@ -128,7 +128,7 @@ class BundleProduct:
                 for built in rows:
                     write_whole(Path(folder) / built.cubin_path, built.cubin)
                 made = cabi.render(document, Path(folder), self.c_folder)
-            write_whole(self.header_list, canonical_json(list(made.headers)))
+            write_whole(self.header_list, canonical_json(list(made.files)))
 
     def compile(self, host: str) -> None:
         """Compiles the libraries of a host into `lib/<host>/` in the build folder."""
@@ -136,7 +136,7 @@ class BundleProduct:
 
         with self.session.step("compile", f"libraries {host}"):
             self.session.scratch.mkdir(parents=True, exist_ok=True)
-            made_from = cabi.Sources(self.c_folder, self.place.version, tuple(self._headers()))
+            made_from = cabi.Sources(self.c_folder, self.place.version, tuple(self._rendered()))
             zig = cabi.Zig(self.session.build_dir / "zig", (str(toolchain.compiler_path()),))
             with tempfile.TemporaryDirectory(prefix="compile-", dir=self.session.scratch) as folder:
                 made = cabi.compile_libraries(made_from, cabi.HOSTS[host], Path(folder) / "lib", zig)
@@ -150,16 +150,18 @@ class BundleProduct:
                                     (ROOT / "LICENSE").read_bytes(), self._compiled())
             bundle.put(files, self.place)
 
-    def _headers(self) -> list[str]:
+    def _rendered(self) -> list[str]:
         return json.loads(self.header_list.read_bytes())
 
     def _compiled(self) -> dict[str, bytes | archive.Link]:
-        """Headers and libraries: path in the bundle -> content."""
+        """Headers, package files and libraries: path in the bundle -> content."""
         from generator import cabi
 
         files: dict[str, bytes | archive.Link] = {}
-        for header in self._headers():
-            files[f"include/{header}"] = (self.c_folder / "include" / header).read_bytes()
+        absent = tuple(f"lib/{host}/" for host in cabi.HOSTS if host not in self.session.options.hosts)
+        for path in self._rendered():
+            if not path.startswith(absent):
+                files[path] = (self.c_folder / path).read_bytes()
         for host in self.session.options.hosts:
             static, shared = self.library_paths(host)
             files[f"lib/{host}/{cabi.STATIC_NAME}"] = Path(static).read_bytes()
@@ -176,7 +178,7 @@ class BundleProduct:
 
     @property
     def header_list(self) -> Path:
-        """The list of the rendered headers, written when all of them are there."""
+        """The list of the rendered files that the bundle has, written when all of them are there."""
         return self.session.build_dir / "cabi.json"
 
     @property

@@ -16,7 +16,7 @@ from generator.cabi.render import Sources
 
 STATIC_NAME = "libfmhaforge.a"
 SHARED_NAME = "libfmhaforge.so"
-SONAME = f"{SHARED_NAME}.{numbers.SOVERSION}"
+SONAME = numbers.SONAME
 GLIBC = "2.17"
 """The oldest glibc that the libraries run on."""
 

@@ -10,7 +10,11 @@ import generator  # noqa: F401 - makes fmhaforge importable
 from fmhaforge import clib
 
 ABI_VERSION = clib.ABI_VERSION
-SOVERSION = 0
+SONAME = "libfmhaforge.so.0"
+"""Changes when ABI_VERSION does."""
+
+HOST_NAMES = ("x86_64", "aarch64")
+"""The machines that the libraries are built for."""
 
 
 @dataclass(frozen=True)

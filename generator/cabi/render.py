@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,9 @@ from generator.cabi.model import Model, VariantC, make_model
 _HERE = Path(__file__).resolve().parent.parent
 TEMPLATES = _HERE / "templates"
 C_SOURCES = _HERE / "csrc"
+CPP_SOURCES = _HERE / "cpp"
 
+_FUNCTIONS = ("query", "why_not", "find_row", "row_count", "row_at", "preload", "scale_log2", "last_reason", "status_name", "get_table")
 
 _EXPRESSIONS = f"""/* SPDX-License-Identifier: Apache-2.0 */
 /* The expressions of launch plans: 64-bit arithmetic that notices when a value does not fit. Generated; do not edit. */
@@ -36,11 +40,16 @@ class RenderError(ValueError):
 
 @dataclass(frozen=True)
 class Sources:
-    """What `render` wrote. `headers` are relative to `include`; `source` includes everything else in its folder."""
+    """What `render` wrote. `files` belong into the bundle, at these paths, which are relative to `root`."""
 
     root: Path
     version: str
-    headers: tuple[str, ...]
+    files: tuple[str, ...]
+
+    @property
+    def headers(self) -> tuple[str, ...]:
+        """The public C headers, relative to `include`."""
+        return tuple(path.removeprefix("include/") for path in self.files if path.startswith("include/"))
 
     @property
     def include(self) -> Path:
@@ -49,16 +58,19 @@ class Sources:
 
     @property
     def source(self) -> Path:
-        """The C source of the whole library; compile it in its own folder."""
+        """The C source of the whole library; it includes everything else in its folder, where it is compiled."""
         return self.root / "src" / "fmhaforge.c"
 
 
-def render(document: Mapping[str, Any], bundle: Path, out: Path) -> Sources:
-    """Write `include/` and `src/` under `out`, which is made anew, and say what was written.
+def render(document: Mapping[str, Any], bundle: Path, out: Path, suffix: str = "") -> Sources:
+    """Write the bundle's headers, C++ sources, CMake and pkg-config files, and `src/`, under `out`, which is made anew.
 
-    `document` is the content of `metadata.json`; `bundle` is the folder that the rows' `cubin` paths start from. Raises RenderError
-    when a cubin is missing or is not the one the metadata describes, or when the metadata can't be rendered.
+    `document` is the content of `metadata.json`; `bundle` is the folder that the rows' `cubin` paths start from; `suffix` is added to
+    the name of every function, for a library that is linked together with another one. Raises RenderError when a cubin is missing
+    or is not the one the metadata describes, when the metadata can't be rendered, or for a suffix that is no C name.
     """
+    if suffix and not re.fullmatch(r"\w+", suffix, re.ASCII):
+        raise RenderError(f"suffix {suffix!r} can't end a C name; use letters, digits and _")
     try:
         metadata = bundle_metadata.parse(json.dumps(document).encode(), "metadata.json")
         model = make_model(metadata)
@@ -66,20 +78,42 @@ def render(document: Mapping[str, Any], bundle: Path, out: Path) -> Sources:
         raise RenderError(f"metadata.json: {error.args[0] if isinstance(error, KeyError) else error}") from error
     if not metadata.rows:
         raise RenderError("metadata.json: rows is empty; a library needs at least one kernel")
-    sources = Sources(out, metadata.version, ("fmhaforge.h", *(f"fmhaforge/{variant.name}.h" for variant in model.variants)))
     shutil.rmtree(out, ignore_errors=True)
-    _write_headers(model, sources)
+    texts = {**_headers(model, suffix), **_cpp_files(), **_package_files(model)}
+    for path, text in texts.items():
+        _write(out / path, text)
+    sources = Sources(out, metadata.version, tuple(texts))
     _write_source(model, sources)
     _copy_cubins(metadata, bundle, sources.source.parent / "cubins")
     return sources
 
 
-def _write_headers(model: Model, sources: Sources) -> None:
-    common = {"version": model.version, "abi_version": numbers.ABI_VERSION, "enums": numbers.ENUMS, "flags": numbers.FLAGS.members,
-              "operations": model.operations, "no_window": operations.NO_WINDOW}
-    _write(sources.include / "fmhaforge.h", "fmhaforge.h.j2", common)
+def _headers(model: Model, suffix: str) -> dict[str, str]:
+    """Path in the bundle -> text of the public C headers."""
+    names = (*_FUNCTIONS, *(f"launch_{operation.name}" for operation in model.operations))
+    texts = {"include/fmhaforge.h": _text("fmhaforge.h.j2", {
+        "version": model.version, "abi_version": numbers.ABI_VERSION, "enums": numbers.ENUMS, "flags": numbers.FLAGS.members,
+        "operations": model.operations, "no_window": operations.NO_WINDOW, "suffix": suffix, "functions": names})}
     for variant in model.variants:
-        _write(sources.include / "fmhaforge" / f"{variant.name}.h", "variant.h.j2", _variant_values(variant))
+        texts[f"include/fmhaforge/{variant.name}.h"] = _text("variant.h.j2", _variant_values(variant))
+    return texts
+
+
+def _cpp_files() -> dict[str, str]:
+    """The C++ runner, which is compiled by whoever uses it because C++ has no common ABI."""
+    return {f"cpp/{path.name}": path.read_text(encoding="ascii") for path in sorted(CPP_SOURCES.iterdir())}
+
+
+def _package_files(model: Model) -> dict[str, str]:
+    """CMake and pkg-config files; they find everything from their own place."""
+    served = {row.operation for row in model.rows}
+    values = {"version": model.version, "soname": numbers.SONAME,
+              "components": [operation.name for operation in model.operations if operation.enumerator in served]}
+    texts = {f"lib/cmake/fmhaforge/{name}": _text(f"{name}.j2", values)
+             for name in ("fmhaforge-config.cmake", "fmhaforge-config-version.cmake")}
+    for host in numbers.HOST_NAMES:
+        texts[f"lib/{host}/pkgconfig/fmhaforge.pc"] = _text("fmhaforge.pc.j2", {**values, "host": host})
+    return texts
 
 
 def _variant_values(variant: VariantC) -> dict[str, Any]:
@@ -94,9 +128,9 @@ def _variant_values(variant: VariantC) -> dict[str, Any]:
 def _write_source(model: Model, sources: Sources) -> None:
     words = [{"name": name, "members": enum.members}
              for name, enum in (("operation", numbers.OPERATIONS), ("mask", numbers.MASKS), ("dtype", numbers.DTYPES))]
-    _write(sources.source, "fmhaforge.c.j2", {
-        "model": model, "status_members": numbers.STATUS.members, "words": words, "flags": numbers.FLAGS.members})
-    (sources.source.parent / "ff_expr.h").write_text(_EXPRESSIONS, encoding="ascii")
+    _write(sources.source, _text("fmhaforge.c.j2", {
+        "model": model, "status_members": numbers.STATUS.members, "words": words, "flags": numbers.FLAGS.members}))
+    _write(sources.source.parent / "ff_expr.h", _EXPRESSIONS)
     for part in sorted(C_SOURCES.iterdir()):
         shutil.copyfile(part, sources.source.parent / part.name)
 
@@ -117,11 +151,16 @@ def _copy_cubins(metadata: bundle_metadata.Metadata, bundle: Path, out: Path) ->
         target.write_bytes(content)
 
 
-def _write(path: Path, template: str, values: Mapping[str, Any]) -> None:
+def _text(template: str, values: Mapping[str, Any]) -> str:
+    return _environment().get_template(template).render(values)
+
+
+def _write(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(_environment().get_template(template).render(values), encoding="ascii", newline="\n")
+    path.write_text(text, encoding="ascii", newline="\n")
 
 
+@lru_cache(maxsize=None)
 def _environment() -> jinja2.Environment:
     return jinja2.Environment(loader=jinja2.FileSystemLoader(TEMPLATES), undefined=jinja2.StrictUndefined, trim_blocks=True,
                               lstrip_blocks=True, keep_trailing_newline=True, autoescape=False)
