@@ -12,6 +12,7 @@ import importlib
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -25,6 +26,15 @@ _SWIZZLE_BYTES = {0: "NONE", 32: "32B", 64: "64B", 128: "128B"}
 _PROMOTION_BYTES = {0: "NONE", 64: "L2_64B", 128: "L2_128B", 256: "L2_256B"}
 _TENSOR_MAP_DTYPES = {"float16": "FLOAT16", "int32": "INT32"}
 _JIT_LOG_BYTES = 8192
+
+
+@dataclass(frozen=True)
+class Place:
+    """A device and one of its contexts; `is_current` says whether that is current in this thread already."""
+
+    device: int
+    context: int
+    is_current: bool
 
 
 class Driver:
@@ -68,7 +78,8 @@ class Driver:
 
     def call(self, name: str, *arguments: Any) -> Any:
         """Calls the driver function `name` and returns its result without the status."""
-        _ = self.module
+        if not self._initialised:
+            _ = self.module
         return self._checked(name, self._invoke(name, *arguments))
 
     # -- devices and contexts -----------------------------------------------------------------------------------------------
@@ -98,14 +109,6 @@ class Driver:
         """The compute capability of the device as one number: 90 for 9.0."""
         return 10 * self.attribute(device, "COMPUTE_CAPABILITY_MAJOR") + self.attribute(device, "COMPUTE_CAPABILITY_MINOR")
 
-    def current_context(self) -> int:
-        """The context current in this thread, or 0."""
-        return int(self.call("cuCtxGetCurrent"))
-
-    def current_device(self) -> int | None:
-        """The device of the context current in this thread, or None without one."""
-        return int(self.call("cuCtxGetDevice")) if self.current_context() else None
-
     def primary_context(self, device: int) -> int:
         """The primary context of the device, retained once per process and kept."""
         with self._lock:
@@ -115,25 +118,40 @@ class Driver:
                                                              self._checked("cuDeviceGet", self._invoke("cuDeviceGet", device)))))
             return self._primary[device]
 
-    @contextmanager
-    def context_of(self, device: int, stream: int = 0) -> Iterator[int]:
-        """Makes the right context current for a block and yields it.
+    def place(self, stream: int, device: int | None = None) -> Place:
+        """Where work on `stream` runs.
 
-        That is the stream's own context, or for the special streams 0, 1 and 2 the thread's context if it is one of the device,
-        else the device's primary context.
+        A stream that was created has a context, which decides. The special streams 0, 1 and 2 belong to the thread's current
+        context if it is one of the wanted `device` (None: any), else to the primary context of that device (None: device 0).
         """
-        _ = self.module
-        current = self.current_context()
+        current = int(self.call("cuCtxGetCurrent"))
         if stream not in SPECIAL_STREAMS:
             context = int(self.call("cuStreamGetCtx", stream))
-        else:
-            context = current if self.current_device() == device else self.primary_context(device)
+            return Place(self._context_device(context, current), context, context == current)
+        of_current = int(self.call("cuCtxGetDevice")) if current else None
+        wanted = (of_current or 0) if device is None else device
+        if of_current == wanted:
+            return Place(wanted, current, True)
+        return Place(wanted, self.primary_context(wanted), False)
+
+    def _context_device(self, context: int, current: int) -> int:
         if context == current:
-            yield context
-            return
+            return int(self.call("cuCtxGetDevice"))
         self.call("cuCtxPushCurrent", context)
         try:
-            yield context
+            return int(self.call("cuCtxGetDevice"))
+        finally:
+            self.call("cuCtxPopCurrent")
+
+    @contextmanager
+    def current(self, place: Place) -> Iterator[None]:
+        """Makes the context of a place current for a block."""
+        if place.is_current:
+            yield
+            return
+        self.call("cuCtxPushCurrent", place.context)
+        try:
+            yield
         finally:
             self.call("cuCtxPopCurrent")
 
@@ -145,17 +163,6 @@ class Driver:
         if getattr(status, "name", "") == "CUDA_ERROR_STREAM_CAPTURE_IMPLICIT":
             return True
         return int(self._checked("cuStreamIsCapturing", (status, *rest))) != 0
-
-    def stream_device(self, stream: int) -> int:
-        """The device of a stream that was created (not of one of the special streams 0, 1, 2)."""
-        context = int(self.call("cuStreamGetCtx", stream))
-        if context == self.current_context():
-            return int(self.call("cuCtxGetDevice"))
-        self.call("cuCtxPushCurrent", context)
-        try:
-            return int(self.call("cuCtxGetDevice"))
-        finally:
-            self.call("cuCtxPopCurrent")
 
     def pointer_device(self, pointer: int) -> int | None:
         """The device that the memory at `pointer` belongs to, or None when CUDA does not know the address."""

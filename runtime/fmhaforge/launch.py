@@ -7,6 +7,7 @@ import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Union
 
 from . import expr
 from .driver import TENSOR_MAP_BYTES, Driver
@@ -20,7 +21,13 @@ GRID_LIMITS = (2**31 - 1, 65535, 65535)
 _FORMATS = {"ptr": ("Q", 8, 8), "i64": ("q", 8, 8), "i32": ("i", 4, 4), "f32": ("f", 4, 4),
             "tensormap": (f"{TENSOR_MAP_BYTES}s", TENSOR_MAP_BYTES, 64)}
 
+_KEPT_MAPS = 64
+"""Encoded tensor maps that are kept for each parameter, by base address."""
+
 Values = Mapping[str, "int | float"]
+
+Parameter = Union[int, Callable[[Values, Driver], object]]
+"""A parameter that is known, or how to get it from the pointers and floats of a launch."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +46,7 @@ class CompiledPlan:
         self.offsets, self.size, self._struct = _layout(plan.params)
         self._grid = tuple(expr.compile(text) for text in plan.grid)
         self._grid_names = tuple(expr.names(text) for text in plan.grid)
-        self._values = tuple(_value(param) for param in plan.params)
+        self._makers = tuple(_maker(param) for param in plan.params)
 
     def is_empty(self, values: Values) -> bool:
         """Whether there is nothing to launch for these values."""
@@ -61,19 +68,40 @@ class CompiledPlan:
                 return text, f"the grid would have {extent} blocks in {axis}; a launch takes at most {limit}"
         return None
 
-    def evaluate(self, values: Values, driver: Driver) -> Launch:
-        """The grid and the parameter bytes. Raises ArgumentError when the values do not fit the plan."""
+    def bind(self, values: Values) -> BoundPlan:
+        """The plan for these integers; what a launch still adds are the pointers and the scale.
+
+        Raises ArgumentError when the values do not fit the plan.
+        """
         try:
             problem = self.grid_problem(values)
             if problem:
                 raise ArgumentError(public_name(problem[0]), f"{problem[1]}; split the work")
             grid = tuple(compute(values) for compute in self._grid)  # type: ignore[arg-type]
-            packed = self._struct.pack(*[value(values, driver) for value in self._values])
+            return BoundPlan(grid, self._struct, tuple(make(values) for make in self._makers))  # type: ignore[arg-type]
         except expr.ExprError as error:
             raise ArgumentError(error.text, error.reason) from error
+
+    def evaluate(self, values: Values, driver: Driver) -> Launch:
+        """The grid and the parameter bytes. Raises ArgumentError when the values do not fit the plan."""
+        bound = self.bind(values)
+        return Launch(bound.grid, bound.pack(values, driver))
+
+
+class BoundPlan:
+    """A plan whose integers are known: `grid`, and parameters that lack the pointers and floats only."""
+
+    def __init__(self, grid: tuple[int, int, int], layout: struct.Struct, parameters: tuple[Parameter, ...]):
+        self.grid = grid
+        self._struct = layout
+        self._parameters = parameters
+
+    def pack(self, values: Values, driver: Driver) -> bytes:
+        """The parameter bytes for the pointers and floats in `values`. Raises ArgumentError when a value does not fit."""
+        try:
+            return self._struct.pack(*[parameter(values, driver) if callable(parameter) else parameter for parameter in self._parameters])
         except (struct.error, OverflowError) as error:
             raise ArgumentError("launch parameters", f"a value does not fit its type ({error}); split the work") from error
-        return Launch(grid, packed)  # type: ignore[arg-type]
 
 
 @lru_cache(maxsize=4096)
@@ -96,34 +124,40 @@ def _layout(params: tuple[Param, ...]) -> tuple[tuple[int, ...], int, struct.Str
     return tuple(offsets), end, struct.Struct("".join(pieces))
 
 
-def _value(param: Param) -> Callable[[Values, Driver], object]:
+def _maker(param: Param) -> Callable[[Values], Parameter]:
+    """A function from the integers to the parameter: its value, or a function that looks up what is known at the launch."""
     if param.map is not None:
-        return _tensor_map(param.name, param.map)
+        return _tensor_map(param.map)
     if param.type in ("ptr", "f32"):
-        return _lookup(param.value or "")
-    return _integer(param.value or "")
+        return _later(param.value or "")
+    return expr.compile(param.value or "")  # type: ignore[return-value]
 
 
-def _lookup(name: str) -> Callable[[Values, Driver], object]:
-    def lookup(values: Values, driver: Driver) -> object:
+def _later(name: str) -> Callable[[Values], Parameter]:
+    def look_up(values: Values, driver: Driver) -> object:
         return values[name]
-    return lookup
+
+    def make(values: Values) -> Parameter:
+        return look_up
+    return make
 
 
-def _integer(text: str) -> Callable[[Values, Driver], int]:
-    compute = expr.compile(text)
-
-    def integer(values: Values, driver: Driver) -> int:
-        return compute(values)  # type: ignore[arg-type]
-    return integer
-
-
-def _tensor_map(name: str, spec: TensorMap) -> Callable[[Values, Driver], bytes]:
+def _tensor_map(spec: TensorMap) -> Callable[[Values], Parameter]:
     dims = tuple(expr.compile(text) for text in spec.dims)
     strides = tuple(expr.compile(text) for text in spec.strides_bytes)
 
-    def encode(values: Values, driver: Driver) -> bytes:
-        return driver.tensor_map(
-            spec.dtype, int(values[spec.base]), [compute(values) for compute in dims],  # type: ignore[arg-type]
-            [compute(values) for compute in strides], spec.box, spec.swizzle, spec.l2_promotion)  # type: ignore[arg-type]
-    return encode
+    def make(values: Values) -> Parameter:
+        extents = tuple(compute(values) for compute in dims)  # type: ignore[arg-type]
+        steps = tuple(compute(values) for compute in strides)  # type: ignore[arg-type]
+        encoded: dict[int, bytes] = {}
+
+        def encode(values: Values, driver: Driver) -> bytes:
+            base = int(values[spec.base])
+            found = encoded.get(base)
+            if found is None:
+                if len(encoded) >= _KEPT_MAPS:
+                    encoded.clear()
+                found = encoded[base] = driver.tensor_map(spec.dtype, base, extents, steps, spec.box, spec.swizzle, spec.l2_promotion)
+            return found
+        return encode
+    return make

@@ -39,7 +39,8 @@ class Loader:
     def __init__(self, driver: Driver, read: Callable[[str, str], bytes]):
         self._driver = driver
         self._read = read
-        self._lock = threading.Lock()
+        self._guard = threading.Lock()
+        self._locks: dict[tuple, threading.Lock] = {}
         self._kernels: dict[tuple, Kernel] = {}
         self._ready: dict[tuple, Kernel] = {}
         self._pid: int | None = None
@@ -50,36 +51,48 @@ class Loader:
         `stream` is the one about to be used: when it captures a graph, a first load is refused with CaptureError, which names
         the function `preflight`. Raises LoadError when the row cannot be loaded.
         """
-        key = (row.variant, row.sm, route, device, context)
+        home = (row.variant, row.sm, route, device)
+        key = (*home, context)
         self._refuse_fork(row)
         kernel = self._ready.get(key)
         if kernel is not None:
             return kernel
-        with self._lock:
+        with self._lock_of(home):
             kernel = self._ready.get(key)
             if kernel is None:
                 self._refuse_capture(row, stream, preflight)
-                kernel = self._kernels.get(key[:-1]) or self._load(row, route, device)
-                self._finish(kernel, fresh=key[:-1] not in self._kernels)
+                fresh = home not in self._kernels
+                kernel = self._load(row, route, device) if fresh else self._kernels[home]
+                self._finish(kernel, fresh)
                 self._pid = os.getpid()
-                self._kernels[key[:-1]] = kernel
+                self._kernels[home] = kernel
                 self._ready[key] = kernel  # published last, when everything about it is done
         return kernel
 
+    def _lock_of(self, home: tuple) -> threading.Lock:
+        """Different kernels load at the same time, one kernel once."""
+        with self._guard:
+            return self._locks.setdefault(home, threading.Lock())
+
     def loaded(self) -> tuple[Kernel, ...]:
         """The kernels that are loaded now."""
-        with self._lock:
-            return tuple(self._kernels.values())
+        return tuple(self._kernels.copy().values())
 
     def unload(self) -> None:
         """Unloads everything. No launch or graph may be using the kernels any more; later calls load again."""
-        with self._lock:
-            kernels = list(self._kernels.values())
-            self._ready.clear()
-            self._kernels.clear()
-            for kernel in kernels:
-                with self._driver.context_of(kernel.device):
-                    self._driver.unload_library(kernel.library)
+        with self._guard:
+            for home, lock in self._locks.items():
+                with lock:
+                    self._unload_one(home)
+
+    def _unload_one(self, home: tuple) -> None:
+        kernel = self._kernels.pop(home, None)
+        if kernel is None:
+            return
+        for key in [key for key in self._ready.copy() if key[:-1] == home]:
+            del self._ready[key]
+        with self._driver.current(self._driver.place(0, kernel.device)):
+            self._driver.unload_library(kernel.library)
 
     def _refuse_fork(self, row: Row) -> None:
         if self._pid is not None and self._pid != os.getpid():

@@ -4,23 +4,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from . import binding
-from .binding import extent
-from .driver import SPECIAL_STREAMS
-from .dtypes import INT_MAX, MaskType
+from . import layout, scalars
+from .driver import Place
+from .dtypes import INT_MAX, MaskType, dtype_name
 from .errors import ArgumentError, DeviceError, UnsupportedError
 from .loader import Kernel
 from .names import public_name
 from .query import ROUTE_CUBIN, ROUTES, Query, Support, request_problem, select
+from .scalars import extent
 from .streams import stream_handle
 from .tensors import TensorView, view
 
 if TYPE_CHECKING:
     from .bundle import Bundle
 
-_CACHED_SELECTIONS = 1024
+_KEPT = 1024
+"""Selections and layouts that a runner keeps for calls of the same shape."""
+
+
+_NONE: Mapping = MappingProxyType({})
 
 
 class Runner:
@@ -50,8 +55,10 @@ class Runner:
             raise ArgumentError("route", f"{route!r} is unknown; use {' or '.join(ROUTES)}")
         self._device = None if device is None else extent("device", device)
         self._flags = {"use_small_d64": bool(use_small_d64)}
-        self._options = {"dtype": dtype, "route": route, "row_sm": row_sm, "family": family, "checked": bool(checked)}
+        self._route = route
+        self._options = {"dtype": dtype_name(dtype), "route": route, "row_sm": row_sm, "family": family, "checked": bool(checked)}
         self._selections: dict[tuple, Support] = {}
+        self._layouts: dict[tuple, layout.Layout] = {}
 
     def _check_heads(self) -> None:
         for operation in self._bundle.metadata.operations.values():
@@ -102,7 +109,7 @@ class Runner:
         """
         self._run("llm", _causal(sliding_window_size), "preflight_llm", stream, attention_scale,
                   {"q": q, "k": k, "v": v, "o": o, "cu_kv_seqlens": cu_kv_seqlens}, self._sizes,
-                  {"window_size_left": binding.window_size_left(sliding_window_size)})
+                  {"window_size_left": scalars.window_size_left(sliding_window_size)})
 
     def run_paged(self, q: object, paged_kv_pool: object, kv_cache_page_list: object, o: object, cu_q_seqlens: object,
                   cu_kv_seqlens: object, num_flat_pages: int | None = None, max_pages_per_seq: int | None = None,
@@ -117,7 +124,7 @@ class Runner:
         self._run("paged", _causal(sliding_window_size), "preflight_paged", stream, attention_scale,
                   _paged_tensors(q, paged_kv_pool, kv_cache_page_list, o, cu_q_seqlens, cu_kv_seqlens),
                   {**self._paged_sizes(num_flat_pages, max_pages_per_seq, tokens_per_page), **self._only("batch", "seqlen_q")},
-                  {"window_size_left": binding.window_size_left(sliding_window_size, negative=False)})
+                  {"window_size_left": scalars.window_size_left(sliding_window_size, negative=False)})
 
     def run_paged_ragged(self, q: object, paged_kv_pool: object, kv_cache_page_list: object, o: object, cu_q_seqlens: object,
                          cu_kv_seqlens: object, total_q_seqlen: int | None = None, max_q_seqlen: int | None = None,
@@ -131,7 +138,7 @@ class Runner:
                  **_stated(total_seqlen_q=total_q_seqlen, max_seqlen_q=max_q_seqlen)}
         self._run("paged_ragged", _causal(sliding_window_size), "preflight_paged_ragged", stream, attention_scale,
                   _paged_tensors(q, paged_kv_pool, kv_cache_page_list, o, cu_q_seqlens, cu_kv_seqlens), sizes,
-                  {"window_size_left": binding.window_size_left(sliding_window_size, negative=False)},
+                  {"window_size_left": scalars.window_size_left(sliding_window_size, negative=False)},
                   {"max_seqlen_q": "total_seqlen_q"})
 
     def run_padding(self, q: object, k: object, v: object, o: object, cu_q_seqlens: object, cu_kv_seqlens: object, stream: object,
@@ -146,11 +153,11 @@ class Runner:
 
         block_begin, block_end: int32 [batch, seqlen_q], both ends inclusive, -1 and -1 for no block. A negative window is none.
         """
-        window = binding.window_size_left(sliding_window_size)
+        window = scalars.window_size_left(sliding_window_size)
         self._run("vision_block", MaskType.VISION_BLOCK, "preflight_vision_block", stream, attention_scale,
                   {"q": q, "k": k, "v": v, "o": o, "cu_kv_seqlens": cu_kv_seqlens, "block_begin": block_begin,
                    "block_end": block_end}, self._sizes,
-                  {"window_size_left": binding.NO_WINDOW if window < 0 else window})
+                  {"window_size_left": scalars.NO_WINDOW if window < 0 else window})
 
     def run_vit(self, q: object, k: object, v: object, o: object, cu_seqlens: object, total_seqlen: int | None = None,
                 max_seqlen: int | None = None, batch_size: int | None = None, stream: object = None,
@@ -169,76 +176,76 @@ class Runner:
 
     def _preflight(self, operation: str, mask: MaskType, stream: object, name: str) -> Support:
         handle = stream_handle(stream)
-        device = self._device_for(handle)
+        place = self._place(handle)
         seqlen_name = self._bundle.metadata.operations[operation].seqlen_q_argument
-        support = self._select(operation, mask, device, self._sizes.get("seqlen_q") if seqlen_name == "seqlen_q" else None)
-        with self._driver.context_of(device, handle) as context:
+        support = self._select(operation, mask, place.device, self._sizes.get("seqlen_q") if seqlen_name == "seqlen_q" else None)
+        with self._driver.current(place):
             for row in support.rows:
-                self._bundle.loader.prepare(row, str(self._options["route"]), device, context, handle, name)
+                self._bundle.loader.prepare(row, self._route, place.device, place.context, handle, name)
         return support
 
     def _run(self, operation: str, mask: MaskType, preflight: str, stream: object, attention_scale: float | None,
-             tensors: Mapping[str, object], sizes: Mapping[str, int], scalars: Mapping[str, int] | None = None,
-             bounds: Mapping[str, str] | None = None) -> None:
+             tensors: Mapping[str, object], sizes: Mapping[str, int], scalar_arguments: Mapping[str, int] = _NONE,
+             bounds: Mapping[str, str] = _NONE) -> None:
         """Checks everything, selects the row, loads it if need be, and launches.
 
         `bounds` maps a size that may be left out to the size that bounds it.
         """
-        declared = self._bundle.metadata.operations[operation]
         handle = stream_handle(stream)
-        scale = binding.scale_log2(attention_scale)
+        scale = scalars.scale_log2(attention_scale)
         views = {name: view(public_name(name), tensor) for name, tensor in tensors.items()}
-        fixed = {"head_dim": self._head_dim}
-        values: dict[str, int] = binding.bind(declared, views, {**sizes, **self._heads, **(scalars or {})}, fixed)
-        for name, bound in (bounds or {}).items():
-            values.setdefault(name, values[bound])
-        binding.check_limits(declared, values)
-        binding.check_overlap(declared, values, binding.packed_spans(declared, views, values, fixed))
-        device = self._device_for(handle)
-        support = self._select(operation, mask, device, values[declared.seqlen_q_argument])
-        with self._driver.context_of(device, handle) as context:
-            self._check_devices(device, views)
-            kernel = self._bundle.loader.prepare(support.rows[0], str(self._options["route"]), device, context, handle, preflight)
-            self._launch(kernel, {**values, "scale_log2": scale, "sm_count": kernel.sm_count}, handle)
+        shape = self._layout(operation, views, {**sizes, **self._heads, **scalar_arguments}, bounds)
+        addresses = shape.addresses(views)
+        shape.check_overlap(addresses)
+        place = self._place(handle)
+        seqlen_q = shape.values[self._bundle.metadata.operations[operation].seqlen_q_argument]
+        row = self._select(operation, mask, place.device, seqlen_q).rows[0]
+        with self._driver.current(place):
+            self._check_devices(place.device, views)
+            kernel = self._bundle.loader.prepare(row, self._route, place.device, place.context, handle, preflight)
+            self._launch(kernel, shape, {**addresses, "scale_log2": scale}, handle)
 
-    def _launch(self, kernel: Kernel, values: Mapping[str, int | float], stream: int) -> None:
-        plan = kernel.plan
-        if plan.is_empty(values):
+    def _launch(self, kernel: Kernel, shape: layout.Layout, values: Mapping[str, int | float], stream: int) -> None:
+        bound = shape.bound_plan(kernel.plan, kernel.sm_count)
+        if bound is None:
             return
-        launch = plan.evaluate(values, self._driver)
-        self._driver.launch(kernel.handle, launch.grid, plan.plan.block, plan.plan.cluster, plan.plan.smem_bytes, stream,
-                            launch.parameters, plan.offsets)
+        plan = kernel.plan.plan
+        self._driver.launch(kernel.handle, bound.grid, plan.block, plan.cluster, plan.smem_bytes, stream,
+                            bound.pack(values, self._driver), kernel.plan.offsets)
+
+    def _layout(self, operation: str, views: Mapping[str, TensorView], sizes: Mapping[str, int],
+                bounds: Mapping[str, str]) -> layout.Layout:
+        key = (operation, *sizes.items(), *[(view.shape, view.strides, view.dtype, view.read_only) for view in views.values()])
+        found = self._layouts.get(key)
+        if found is None:
+            found = layout.bind(self._bundle.metadata.operations[operation], views, sizes, {"head_dim": self._head_dim}, bounds)
+            _keep(self._layouts, key, found)
+        return found
 
     def _select(self, operation: str, mask: MaskType, device: int, seqlen_q: int | None) -> Support:
         key = (operation, mask, device, seqlen_q)
         support = self._selections.get(key)
         if support is None:
-            declared = self._bundle.metadata.operations[operation]
             known = dict(self._heads)
             if seqlen_q is not None:
-                known[declared.seqlen_q_argument] = seqlen_q
+                known[self._bundle.metadata.operations[operation].seqlen_q_argument] = seqlen_q
             query = Query((operation,), self._head_dim, self._driver.sm(device), mask=mask.value, known=known, flags=self._flags,
                           **self._options)  # type: ignore[arg-type]
             support = select(self._bundle.metadata, query)
-            if len(self._selections) >= _CACHED_SELECTIONS:
-                self._selections.clear()
-            self._selections[key] = support
+            _keep(self._selections, key, support)
         if not support:
             raise UnsupportedError(support)
         return support
 
-    def _device_for(self, stream: int) -> int:
-        """The runner's device; without one, that of the stream, else the current one, else 0."""
-        driver = self._driver
-        of_stream = None if stream in SPECIAL_STREAMS else driver.stream_device(stream)
-        if self._device is None:
-            current = driver.current_device() if of_stream is None else of_stream
-            return 0 if current is None else current
-        if self._device >= driver.device_count():
-            raise ArgumentError("device", f"{self._device} does not exist; there are {driver.device_count()} devices")
-        if of_stream not in (None, self._device):
-            raise DeviceError("stream", f"belongs to device {of_stream}, the runner to device {self._device}; use a stream of that device")
-        return self._device
+    def _place(self, stream: int) -> Place:
+        """Where the work runs: on the runner's device; without one on that of the stream, else the current one, else 0."""
+        if self._device is not None and self._device >= self._driver.device_count():
+            raise ArgumentError("device", f"{self._device} does not exist; there are {self._driver.device_count()} devices")
+        place = self._driver.place(stream, self._device)
+        if self._device not in (None, place.device):
+            raise DeviceError("stream", f"belongs to device {place.device}, the runner to device {self._device}; use a stream of "
+                                        "that device")
+        return place
 
     def _check_devices(self, device: int, views: Mapping[str, TensorView]) -> None:
         for name, tensor in views.items():
@@ -257,19 +264,26 @@ class Runner:
         return {name: self._sizes[name] for name in names if name in self._sizes}
 
     def _paged_sizes(self, num_flat_pages: int | None, max_pages: int | None, tokens_per_page: int | None) -> dict[str, int]:
-        if tokens_per_page is not None and extent("tokens_per_page", tokens_per_page) != binding.PAGE_TOKENS:
-            raise ArgumentError("tokens_per_page", f"{tokens_per_page} is not served; pages hold {binding.PAGE_TOKENS} tokens")
+        if tokens_per_page is not None and extent("tokens_per_page", tokens_per_page) != layout.PAGE_TOKENS:
+            raise ArgumentError("tokens_per_page", f"{tokens_per_page} is not served; pages hold {layout.PAGE_TOKENS} tokens")
         sizes = _stated(num_flat_pages=num_flat_pages, max_pages=max_pages)
         capacity = self._sizes.get("seqlen_kv")
         if capacity is None:
             return sizes
-        pages, rest = divmod(capacity, binding.PAGE_TOKENS)
+        pages, rest = divmod(capacity, layout.PAGE_TOKENS)
         if rest or sizes.setdefault("max_pages", pages) != pages:
             stated = sizes.get("max_pages")
-            raise ArgumentError("kv_seqlen", f"{capacity} of the runner is not max_pages_per_seq x {binding.PAGE_TOKENS}"
-                                + (f" = {stated * binding.PAGE_TOKENS}" if stated is not None else "") + "; give the capacity of the "
+            raise ArgumentError("kv_seqlen", f"{capacity} of the runner is not max_pages_per_seq x {layout.PAGE_TOKENS}"
+                                + (f" = {stated * layout.PAGE_TOKENS}" if stated is not None else "") + "; give the capacity of the "
                                 "page list")
         return sizes
+
+
+def _keep(cache: dict, key: tuple, value: object) -> None:
+    """Adds to a cache that forgets everything when it is full."""
+    if len(cache) >= _KEPT:
+        cache.clear()
+    cache[key] = value
 
 
 def _causal(sliding_window_size: int) -> MaskType:

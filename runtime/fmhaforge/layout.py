@@ -1,21 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From tensors and sizes to the argument values of an operation, with every precondition checked that the host can see.
+"""From the shapes and strides of tensors to the integer arguments of an operation, with every check that the host can make.
 
 Shapes, element types, alignments and limits come from the operation's argument list in the metadata. What is added here is how
-a tensor's strides reach the arguments, and the names under which the runner's functions know the arguments.
+a tensor's strides reach the arguments. A layout does not depend on addresses, so it is made once and used for many launches.
 """
 
 from __future__ import annotations
 
 import math
-import operator
-import struct
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from . import expr
-from .dtypes import INT_MAX, ITEM_BYTES
+from .dtypes import ITEM_BYTES
 from .errors import AlignmentError, ArgumentError, DtypeError, ReadOnlyError, ShapeError, StrideError
+from .launch import BoundPlan, CompiledPlan
 from .metadata import Argument, Operation
 from .names import public_name
 from .query import request_problem
@@ -23,12 +22,6 @@ from .tensors import TensorView, contiguous_strides
 
 PAGE_TOKENS = 128
 """Tokens in a page of the KV pool."""
-
-NO_WINDOW = 1 << 30
-"""The `window_size_left` that hides nothing."""
-
-MAX_ATTENTION_SCALE = 2.0**80
-"""Above this, finite float16 inputs could overflow the float32 scores."""
 
 _STRIDES = {
     ("kv_pool", 4): ("pool_stride_page", "pool_stride_token", "pool_stride_head", None),
@@ -49,12 +42,56 @@ def stride_arguments(tensor: str, rank: int) -> tuple[str | None, ...]:
     return (None,) * rank
 
 
-def bind(operation: Operation, views: Mapping[str, TensorView], sizes: Mapping[str, int], fixed: Mapping[str, int]) -> dict[str, int]:
-    """The integer and pointer arguments of a call.
+@dataclass(frozen=True)
+class Tensor:
+    """One pointer argument of a layout. `span` is its size in bytes if it is densely packed, else 0."""
+
+    argument: Argument
+    empty: bool
+    span: int
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The integer arguments of a call, checked. `bound` keeps the plans that were bound to them."""
+
+    values: Mapping[str, int]
+    tensors: tuple[Tensor, ...]
+    bound: dict[tuple[CompiledPlan, int], BoundPlan | None] = field(default_factory=dict)
+
+    def addresses(self, views: Mapping[str, TensorView]) -> dict[str, int]:
+        """The pointer arguments. Raises AlignmentError or ArgumentError for addresses that cannot be used."""
+        output = views["o"].pointer
+        return {tensor.argument.name: _address(tensor, views[tensor.argument.name].pointer, output) for tensor in self.tensors}
+
+    def check_overlap(self, addresses: Mapping[str, int]) -> None:
+        """Raises ArgumentError when the output lies in the memory of an input, as far as both are densely packed."""
+        for output in self.tensors:
+            if output.argument.access != "out":
+                continue
+            begin = addresses[output.argument.name]
+            for other in self.tensors:
+                address = addresses[other.argument.name]
+                if other is not output and address < begin + output.span and begin < address + other.span:
+                    raise ArgumentError(public_name(output.argument.name), f"overlaps {public_name(other.argument.name)} in memory; "
+                                                                           "give an output of its own")
+
+    def bound_plan(self, plan: CompiledPlan, sm_count: int) -> BoundPlan | None:
+        """The plan bound to these arguments, or None when there is nothing to launch. Raises ArgumentError."""
+        key = (plan, sm_count)
+        if key not in self.bound:
+            self.bound[key] = None if plan.is_empty(self.values) else plan.bind({**self.values, "sm_count": sm_count})
+        return self.bound[key]
+
+
+def bind(operation: Operation, views: Mapping[str, TensorView], sizes: Mapping[str, int], fixed: Mapping[str, int],
+         bounds: Mapping[str, str]) -> Layout:
+    """The layout of a call.
 
     `views` holds one view per pointer argument, `sizes` the sizes that the caller stated, by ABI name (they must agree with the
     tensors' shapes, and must be complete for bare addresses), `fixed` the values that shapes may name but that are no arguments
-    (head_dim). Raises an ArgumentError that names the argument.
+    (head_dim), `bounds` maps a size that may be left out to the size that bounds it. Raises an ArgumentError that names the
+    argument.
     """
     views = {name: _merge_planes(view) if name == "kv_pool" else view for name, view in views.items()}
     pointers = [argument for argument in operation.arguments.values() if argument.type == "ptr"]
@@ -62,66 +99,43 @@ def bind(operation: Operation, views: Mapping[str, TensorView], sizes: Mapping[s
     for argument in pointers:
         _check_form(argument, views[argument.name])
         _learn(argument, views[argument.name], values)
+    tensors = []
     for argument in pointers:
         view = _shaped(argument, views[argument.name], values)
         _take_strides(argument, view, values)
-        values[argument.name] = _pointer(argument, view, views["o"].pointer)
-    _check_output(views["o"])
-    return {name: value for name, value in values.items() if name not in fixed}
+        tensors.append(_tensor(argument, view))
+        if argument.access == "out":
+            _check_own_elements(argument, view)
+    for name, bound in bounds.items():
+        values.setdefault(name, values[bound])
+    values = {name: value for name, value in values.items() if name not in fixed}
+    _check_limits(operation, values)
+    return Layout(values, tuple(tensors))
 
 
-def check_limits(operation: Operation, values: Mapping[str, int]) -> None:
-    """Raises ArgumentError for the first integer that the operation's own limits or checks refuse."""
+def _tensor(argument: Argument, view: TensorView) -> Tensor:
+    assert view.shape is not None
+    count = math.prod(view.shape)
+    packed = view.strides == contiguous_strides(view.shape)
+    return Tensor(argument, count == 0, count * ITEM_BYTES[argument.dtype or ""] if packed else 0)
+
+
+def _address(tensor: Tensor, address: int, stand_in: int) -> int:
+    argument = tensor.argument
+    if address % argument.alignment:
+        raise AlignmentError(public_name(argument.name), f"begins at {address:#x}, which is not a multiple of {argument.alignment} bytes")
+    if address == 0 and not tensor.empty:
+        raise ArgumentError(public_name(argument.name), "is a null pointer; give the address of device memory")
+    return address or stand_in  # an empty tensor has no address; the output's is valid, and nothing is read there
+
+
+def _check_limits(operation: Operation, values: Mapping[str, int]) -> None:
     for name, argument in operation.arguments.items():
         if argument.type in ("i32", "i64") and name not in values:
             raise ArgumentError(public_name(name), "is needed; give it to the call or to bundle.runner(...)")
     problem = request_problem(operation, values)
     if problem:
         raise ArgumentError(public_name(problem[0]), problem[1])
-
-
-def extent(name: str, value: object, minimum: int = 0) -> int:
-    """`value` as an int of at least `minimum` that fits in 32 bits. Raises ArgumentError."""
-    if isinstance(value, bool):
-        raise ArgumentError(name, f"must be an integer, not {value!r}")
-    try:
-        number = operator.index(value)  # type: ignore[arg-type]
-    except TypeError:
-        raise ArgumentError(name, f"must be an integer, not {value!r}") from None
-    if not minimum <= number <= INT_MAX:
-        raise ArgumentError(name, f"{number} is not in {minimum} .. {INT_MAX}")
-    return number
-
-
-def scale_log2(attention_scale: object) -> float:
-    """The argument `scale_log2`: attention_scale x log2(e), rounded to float32. Raises ArgumentError unless finite and > 0."""
-    name = "attention_scale"
-    if attention_scale is None:
-        raise ArgumentError(name, "is needed; give the factor on Q K^T, often 1 / sqrt(head_dim)")
-    try:
-        scale = float(attention_scale)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        raise ArgumentError(name, f"must be a number, not {attention_scale!r}") from None
-    if not math.isfinite(scale) or scale <= 0:
-        raise ArgumentError(name, f"{scale} must be finite and > 0")
-    if scale > MAX_ATTENTION_SCALE:
-        raise ArgumentError(name, f"{scale} is above 2^80, where scores of finite inputs overflow float32; use a smaller scale")
-    rounded, = struct.unpack("<f", struct.pack("<f", scale * math.log2(math.e)))
-    if rounded == 0:
-        raise ArgumentError(name, f"{scale} is 0 in float32; use a larger scale")
-    return rounded
-
-
-def window_size_left(sliding_window_size: object, negative: bool = True) -> int:
-    """The argument `window_size_left` for a window as the runner takes it: INT_MAX is none, negative sees no key.
-
-    Raises ArgumentError when it is no int32, or is negative where `negative` is false.
-    """
-    name = "sliding_window_size"
-    window = extent(name, sliding_window_size, -(2**31))
-    if window < 0 and not negative:
-        raise ArgumentError(name, f"{window} is negative; give the keys left of the diagonal, or INT_MAX for no window")
-    return max(-1, min(window, NO_WINDOW))
 
 
 # -- shapes -----------------------------------------------------------------------------------------------------------------
@@ -141,10 +155,10 @@ def _check_form(argument: Argument, view: TensorView) -> None:
 
 def _learn(argument: Argument, view: TensorView, values: dict[str, int]) -> None:
     """Takes the sizes that no one has stated yet from a tensor's shape."""
-    for text, extent_ in zip(argument.shape, view.shape or ()):
+    for text, extent in zip(argument.shape, view.shape or ()):
         name, offset = _unknown(text)
         if name is not None and name not in values:
-            values[name] = extent_ - offset
+            values[name] = extent - offset
 
 
 def _unknown(text: str) -> tuple[str | None, int]:
@@ -183,15 +197,18 @@ def _merge_planes(view: TensorView) -> TensorView:
         return view
     assert view.strides is not None
     planes, pages = view.shape[:2]
+    between_planes, between_pages = view.strides[:2]
     if planes != 2:
         raise ShapeError(public_name("kv_pool"), f"has shape {list(view.shape)}; its shape is [2, pages, 128, num_kv_heads, head_dim]")
-    if view.strides[0] != pages * view.strides[1]:
-        raise StrideError(public_name("kv_pool"), f"its planes are {view.strides[0]} elements apart, but {pages} pages of "
-                                                  f"{view.strides[1]} are wanted; make it contiguous")
-    return replace(view, shape=(planes * pages, *view.shape[2:]), strides=view.strides[1:])
+    if pages == 1:
+        between_pages = between_planes
+    if between_planes != pages * between_pages:
+        raise StrideError(public_name("kv_pool"), f"its planes are {between_planes} elements apart, but {pages} pages of "
+                                                  f"{between_pages} are wanted; make it contiguous")
+    return replace(view, shape=(planes * pages, *view.shape[2:]), strides=(between_pages, *view.strides[2:]))
 
 
-# -- strides and pointers ---------------------------------------------------------------------------------------------------
+# -- strides ----------------------------------------------------------------------------------------------------------------
 
 
 def _take_strides(argument: Argument, view: TensorView, values: dict[str, int]) -> None:
@@ -214,57 +231,12 @@ def _take_strides(argument: Argument, view: TensorView, values: dict[str, int]) 
             raise StrideError(name, f"{place} differs from the other tensor's {values[target]}; give both the same layout")
 
 
-def _pointer(argument: Argument, view: TensorView, stand_in: int) -> int:
-    name = public_name(argument.name)
-    if view.pointer % argument.alignment:
-        raise AlignmentError(name, f"begins at {view.pointer:#x}, which is not a multiple of {argument.alignment} bytes")
-    if view.pointer == 0:
-        if view.shape is not None and math.prod(view.shape) == 0:
-            return stand_in  # an empty tensor has no address; this one is valid and never read
-        raise ArgumentError(name, "is a null pointer; give the address of device memory")
-    return view.pointer
-
-
-def _check_output(output: TensorView) -> None:
-    if output.shape is None:
-        return
-    assert output.strides is not None
-    axes = sorted((stride, extent_) for stride, extent_ in zip(output.strides, output.shape) if extent_ > 1)
+def _check_own_elements(argument: Argument, output: TensorView) -> None:
+    """Every element of an output has a place of its own."""
+    assert output.shape is not None and output.strides is not None
     reach = 1
-    for stride, extent_ in axes:
+    for stride, extent in sorted((stride, extent) for stride, extent in zip(output.strides, output.shape) if extent > 1):
         if stride < reach:
-            raise StrideError("o", f"strides {list(output.strides)} of shape {list(output.shape)} make elements overlap; "
-                                   "give an output of its own")
-        reach += stride * (extent_ - 1)
-
-
-def check_overlap(operation: Operation, values: Mapping[str, int], spans: Mapping[str, int]) -> None:
-    """Raises ArgumentError when the output lies in the memory of an input. `spans` holds bytes of packed tensors by name."""
-    if "o" not in spans:
-        return
-    begin, end = values["o"], values["o"] + spans["o"]
-    for name, span in _inputs(operation, spans):
-        if values[name] < end and begin < values[name] + span:
-            raise ArgumentError("o", f"overlaps {public_name(name)} in memory; give an output of its own")
-
-
-def packed_spans(operation: Operation, views: Mapping[str, TensorView], values: Mapping[str, int],
-                 fixed: Mapping[str, int]) -> dict[str, int]:
-    """Bytes that each densely packed tensor occupies; tensors with gaps are left out."""
-    known = {**values, **fixed}
-    spans = {}
-    for name, argument in operation.arguments.items():
-        if argument.type != "ptr":
-            continue
-        view = views[name]
-        if view.shape is not None and view.strides != contiguous_strides(view.shape):
-            continue
-        shape = view.shape or tuple(expr.compile(text)(known) for text in argument.shape)
-        spans[name] = math.prod(shape) * ITEM_BYTES[argument.dtype or "float16"]
-    return spans
-
-
-def _inputs(operation: Operation, spans: Mapping[str, int]) -> Iterable[tuple[str, int]]:
-    for name, span in spans.items():
-        if operation.arguments[name].access != "out" and span:
-            yield name, span
+            raise StrideError(public_name(argument.name), f"strides {list(output.strides)} of shape {list(output.shape)} make elements "
+                                                          "overlap; give an output of its own")
+        reach += stride * (extent - 1)

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The numbers of a call: checked, and turned into what the kernels take."""
+
+from __future__ import annotations
+
+import math
+import operator
+import struct
+
+from .dtypes import INT_MAX
+from .errors import ArgumentError
+
+NO_WINDOW = 1 << 30
+"""The `window_size_left` that hides nothing."""
+
+MAX_ATTENTION_SCALE = 2.0**80
+"""Above this, finite float16 inputs could overflow the float32 scores."""
+
+
+def extent(name: str, value: object, minimum: int = 0) -> int:
+    """`value` as an int of at least `minimum` that fits in 32 bits. Raises ArgumentError."""
+    if isinstance(value, bool):
+        raise ArgumentError(name, f"must be an integer, not {value!r}")
+    try:
+        number = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise ArgumentError(name, f"must be an integer, not {value!r}") from None
+    if not minimum <= number <= INT_MAX:
+        raise ArgumentError(name, f"{number} is not in {minimum} .. {INT_MAX}")
+    return number
+
+
+def scale_log2(attention_scale: object) -> float:
+    """The argument `scale_log2`: attention_scale x log2(e), rounded to float32. Raises ArgumentError unless finite and > 0."""
+    name = "attention_scale"
+    if attention_scale is None:
+        raise ArgumentError(name, "is needed; give the factor on Q K^T, often 1 / sqrt(head_dim)")
+    try:
+        scale = float(attention_scale)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        raise ArgumentError(name, f"must be a number, not {attention_scale!r}") from None
+    if not math.isfinite(scale) or scale <= 0:
+        raise ArgumentError(name, f"{scale} must be finite and > 0")
+    if scale > MAX_ATTENTION_SCALE:
+        raise ArgumentError(name, f"{scale} is above 2^80, where scores of finite inputs overflow float32; use a smaller scale")
+    rounded, = struct.unpack("<f", struct.pack("<f", scale * math.log2(math.e)))
+    if rounded == 0:
+        raise ArgumentError(name, f"{scale} is 0 in float32; use a larger scale")
+    return rounded
+
+
+def window_size_left(sliding_window_size: object, negative: bool = True) -> int:
+    """The argument `window_size_left` for a window as the runner takes it: INT_MAX is none, negative sees no key.
+
+    Raises ArgumentError when it is no int32, or is negative where `negative` is false.
+    """
+    name = "sliding_window_size"
+    window = extent(name, sliding_window_size, -(2**31))
+    if window < 0 and not negative:
+        raise ArgumentError(name, f"{window} is negative; give the keys left of the diagonal, or INT_MAX for no window")
+    return max(-1, min(window, NO_WINDOW))
