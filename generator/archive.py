@@ -4,13 +4,15 @@
 from __future__ import annotations
 
 import ctypes
-import gzip
 import hashlib
 import io
 import os
 import shutil
+import struct
 import tarfile
 import tempfile
+import zlib
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Mapping
@@ -18,6 +20,9 @@ from typing import Mapping
 SUMS = "SHA256SUMS"
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
+_GZIP_HEADER = b"\x1f\x8b\x08\0\0\0\0\0\0\xff"
+_BLOCK = 4 << 20
+_LEVEL = 4
 
 
 class InstallError(Exception):
@@ -123,26 +128,42 @@ def pack(files: Files, root: str, out: Path) -> Path:
     epoch = source_date_epoch()
     everything = {**files, SUMS: checksums(files)}
     folders = {str(parent) for path in everything for parent in Path(path).parents if str(parent) != "."}
+    tar_file = io.BytesIO()
+    with tarfile.open(fileobj=tar_file, mode="w", format=tarfile.GNU_FORMAT) as tar:
+        for path in sorted([*everything, *folders, ""]):
+            member = tarfile.TarInfo(f"{root}/{path}".rstrip("/"))
+            member.mtime = epoch
+            content = everything.get(path)
+            if content is None:
+                member.type, member.mode = tarfile.DIRTYPE, 0o755
+                tar.addfile(member)
+            elif isinstance(content, Link):
+                member.type, member.mode, member.linkname = tarfile.SYMTYPE, 0o777, content.target
+                tar.addfile(member)
+            else:
+                member.size, member.mode = len(content), _mode(path)
+                tar.addfile(member, io.BytesIO(content))
     handle, temporary = tempfile.mkstemp(prefix=f".{out.name}.", suffix=".part", dir=out.parent)
     try:
-        with os.fdopen(handle, "wb") as raw, gzip.GzipFile("", "wb", 6, raw, mtime=0) as packed, \
-                tarfile.open(fileobj=packed, mode="w", format=tarfile.GNU_FORMAT) as tar:
-            for path in sorted([*everything, *folders, ""]):
-                member = tarfile.TarInfo(f"{root}/{path}".rstrip("/"))
-                member.mtime = epoch
-                content = everything.get(path)
-                if content is None:
-                    member.type, member.mode = tarfile.DIRTYPE, 0o755
-                    tar.addfile(member)
-                elif isinstance(content, Link):
-                    member.type, member.mode, member.linkname = tarfile.SYMTYPE, 0o777, content.target
-                    tar.addfile(member)
-                else:
-                    member.size, member.mode = len(content), _mode(path)
-                    tar.addfile(member, io.BytesIO(content))
+        with os.fdopen(handle, "wb") as raw:
+            raw.write(gzip_bytes(tar_file.getvalue()))
         os.chmod(temporary, 0o644)
     except BaseException:
         os.unlink(temporary)
         raise
     return Path(temporary)
 
+
+
+def gzip_bytes(data: bytes) -> bytes:
+    """`data` in gzip format, without a time or a name. Blocks are compressed in parallel; the bytes do not depend on how many at once."""
+    starts = range(0, len(data), _BLOCK) or range(1)
+    view = memoryview(data)
+    with ThreadPoolExecutor() as pool:
+        blocks = list(pool.map(_deflate, (view[start : start + _BLOCK] for start in starts), (start + _BLOCK >= len(data) for start in starts)))
+    return b"".join((_GZIP_HEADER, *blocks, struct.pack("<II", zlib.crc32(data), len(data) & 0xFFFFFFFF)))
+
+
+def _deflate(block: memoryview, last: bool) -> bytes:
+    compressor = zlib.compressobj(_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS)
+    return compressor.compress(block) + compressor.flush(zlib.Z_FINISH if last else zlib.Z_FULL_FLUSH)

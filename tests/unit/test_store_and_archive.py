@@ -4,6 +4,7 @@
 import gzip
 import hashlib
 import os
+import subprocess
 import tarfile
 import threading
 
@@ -117,6 +118,15 @@ def test_pack_is_the_same_whatever_the_surroundings(tmp_path):
     finally:
         os.umask(old)
     assert first == second and gzip.decompress(first)[:8] == b"bundle-1" and first[4:8] == bytes(4)
+
+
+@pytest.mark.parametrize("size", [0, 1, (4 << 20) - 1, 4 << 20, (4 << 20) + 1, (9 << 20) + 5])
+def test_gzip_in_blocks_is_plain_gzip(size, tmp_path):
+    data = (b"0123456789abcdef" * (size // 16 + 1))[:size]
+    packed = archive.gzip_bytes(data)
+    assert gzip.decompress(packed) == data and packed == archive.gzip_bytes(data) and packed[:10] == b"\x1f\x8b\x08\0\0\0\0\0\0\xff"
+    (tmp_path / "x.gz").write_bytes(packed)
+    assert subprocess.run(["gzip", "-t", tmp_path / "x.gz"], check=False).returncode == 0
 
 
 def test_pack_holds_modes_links_and_sorted_members(tmp_path):
