@@ -155,6 +155,12 @@ class Driver:
         finally:
             self.call("cuCtxPopCurrent")
 
+    @contextmanager
+    def context_of(self, device: int) -> Iterator[None]:
+        """Makes a context of the device current for a block: the thread's own if it is one, else the primary context."""
+        with self.current(self.place(0, device)):
+            yield
+
     # -- streams and pointers -----------------------------------------------------------------------------------------------
 
     def is_capturing(self, stream: int) -> bool:

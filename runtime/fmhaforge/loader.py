@@ -91,7 +91,7 @@ class Loader:
             return
         for key in [key for key in self._ready.copy() if key[:-1] == home]:
             del self._ready[key]
-        with self._driver.current(self._driver.place(0, kernel.device)):
+        with self._driver.context_of(kernel.device):
             self._driver.unload_library(kernel.library)
 
     def _refuse_fork(self, row: Row) -> None:

@@ -91,7 +91,7 @@ def random_case(operation: str, mask: str, head_dim: int, seed: int, num_q_heads
 def run_case(runner: Runner, driver: Driver, case: Case, device: int = 0) -> Outcome:
     """Runs a case on the device's default stream and compares. Raises what the runner raises."""
     data = _Data(case)
-    with driver.current(driver.place(0, device)), _Buffers(driver) as buffers:
+    with driver.context_of(device), _Buffers(driver) as buffers:
         address = {name: buffers.put(values) for name, values in data.tensors.items()}
         output = buffers.put(data.guarded_output())
         address["o"] = output + GUARD
