@@ -2,6 +2,8 @@
 """Fixtures of the C tests: the library of a fake bundle of every row, compiled once, and processes that see a stub driver."""
 
 import json
+import shutil
+import subprocess
 import sys
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -66,6 +68,20 @@ def build(folder, manifest, zig, **options):
 def built(tmp_path_factory, manifest, zig):
     """The library of every row."""
     return build(tmp_path_factory.mktemp("cabi"), manifest, zig)
+
+
+@pytest.fixture(scope="session")
+def cxx(zig):
+    """cxx(arguments, folder): a C++ compiler that links, the system's where there is one (zig's first builds its standard library)."""
+    system = shutil.which("g++") or shutil.which("clang++")
+
+    def compile_cxx(arguments, folder):
+        if system is None:
+            zig.run(("c++", "-target", HOST.triple, "-fno-sanitize=all", *arguments), folder)
+            return
+        done = subprocess.run([system, *arguments], cwd=folder, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+    return compile_cxx
 
 
 @pytest.fixture(scope="session")
