@@ -24,7 +24,10 @@ def source_modules(spec: KernelSpec) -> tuple[str, ...]:
 def trace(spec: KernelSpec, plan: LaunchPlan) -> str:
     """PTX of the kernel, with one entry whose parameters are the plan's, in order.
 
+    The current folder must be this process's own: the toolchain leaves files there.
+
     :raises KeyError: for a family without kernels
+    :raises RuntimeError: when the PTX is not that of the kernel asked for
     """
     import cutlass
     import cutlass.cute as cute
@@ -37,13 +40,18 @@ def trace(spec: KernelSpec, plan: LaunchPlan) -> str:
             grid=[1, 1, 1], block=list(plan.block), cluster=list(plan.cluster), smem=plan.smem_bytes, stream=stream
         )
 
-    type(kernel).kernel.set_name_prefix(f"{SYMBOL_PREFIX}_{spec.operation}", remove_cutlass_symbol=True, keep_mangled_name=False)
+    symbol = f"{SYMBOL_PREFIX}_{spec.key().replace('-', '_')}"
+    type(kernel).kernel.set_name_prefix(symbol, remove_cutlass_symbol=True, keep_mangled_name=False)
     arguments = tuple(_placeholder(spec, parameter, cutlass, cute) for parameter in plan.params)
-    compiled = cute.compile(
-        host, arguments, cute.runtime.make_fake_stream(), options=f"--gpu-arch {spec.ptx_target} --keep-ptx"
-    )
+    # The toolchain writes its files under a name that all kernels share, by default into the folder that was current when it was
+    # imported: processes forked from one parent would read one another's PTX.
+    options = f"--gpu-arch {spec.ptx_target} --keep-ptx --dump-dir ."
+    compiled = cute.compile(host, arguments, cute.runtime.make_fake_stream(), options=options)
     ptx = compiled.__ptx__
-    return ptx.decode() if isinstance(ptx, bytes) else ptx
+    ptx = ptx.decode() if isinstance(ptx, bytes) else ptx
+    if f".entry {symbol}_0(" not in ptx:
+        raise RuntimeError(f"the PTX that came back for {spec.key()} holds another kernel; does another process write to the same folder?")
+    return ptx
 
 
 def _placeholder(spec: KernelSpec, parameter, cutlass, cute):
