@@ -17,7 +17,7 @@ for folder in (ROOT / "runtime", ROOT):
 
 from tests.device import ledger  # noqa: E402
 from tests.device.choose import wanted  # noqa: E402
-from tests.device.lab import DeviceLost, Lab  # noqa: E402
+from tests.device.lab import Lab  # noqa: E402
 from tests.device.subjects import ROUTE_PTX, ROUTES, read_metadata, subjects  # noqa: E402
 
 HERE = Path(__file__).resolve().parent
@@ -89,8 +89,11 @@ LAB = pytest.StashKey[Lab]()
 
 def pytest_configure(config):
     config.stash[SETTING] = setting = Setting(config)
-    if config.getoption("--ledger-out", None) and hasattr(config, "workerinput"):
-        raise pytest.UsageError("--ledger-out needs one process; run without -n")
+    if config.getoption("--ledger-out", None):
+        if setting.reason:
+            raise pytest.UsageError(f"--ledger-out: nothing can be tested here: {setting.reason}")
+        if hasattr(config, "workerinput"):
+            raise pytest.UsageError("--ledger-out needs one process; run without -n")
     config.stash[LAB] = None if setting.reason else _lab(config, setting)
 
 
@@ -173,8 +176,8 @@ def pytest_runtest_makereport(item, call):
         return
     for subject, route in lab.touched:
         lab.recorder.fail(subject, route, item.name)
-    if isinstance(call.excinfo.value, DeviceLost):
-        item.session.shouldstop = str(call.excinfo.value)
+    if not lab.alive():
+        item.session.shouldstop = f"the device is lost since {item.name}: {call.excinfo.value}"
 
 
 def pytest_sessionfinish(session):

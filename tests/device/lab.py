@@ -97,9 +97,15 @@ class Lab:
         verdicts = self.verdicts(self.prepare(case, fill), record)
         return [f"{case.id} [{route}]: {fault}" for route, outcome in verdicts.items() for fault in outcome.faults]
 
-    def _still_alive(self, case: Case, route: str, outcome: Outcome) -> None:
+    def alive(self) -> bool:
+        """Whether the device still takes work."""
         try:
             self.backend.synchronise()
-        except Exception as error:
+        except Exception:
+            return False
+        return True
+
+    def _still_alive(self, case: Case, route: str, outcome: Outcome) -> None:
+        if not self.alive():
             self.recorder.add(case.subject, route, case.id, outcome)
-            raise DeviceLost(f"{case.id} [{route}] broke the device: {outcome.faults[0]}") from error
+            raise DeviceLost(f"{case.id} [{route}] broke the device: {outcome.faults[0]}")
