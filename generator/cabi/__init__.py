@@ -4,8 +4,9 @@
 `render` writes headers and sources from the metadata of a bundle and its cubins; `compile_libraries` compiles them for a host.
 """
 
-from generator.cabi.compile import HOSTS, SHARED_NAME, SONAME, STATIC_NAME, CompileError, Host, Libraries, Zig, compile_libraries
+from generator.cabi.compile import (
+    HOSTS, SHARED_NAME, SONAME, STATIC_NAME, CompileError, Host, Libraries, Zig, compile_libraries, compile_object, make_archive)
 from generator.cabi.render import RenderError, Sources, render
 
 __all__ = ["HOSTS", "SHARED_NAME", "SONAME", "STATIC_NAME", "CompileError", "Host", "Libraries", "RenderError", "Sources", "Zig",
-           "compile_libraries", "render"]
+           "compile_libraries", "compile_object", "make_archive", "render"]

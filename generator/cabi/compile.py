@@ -79,9 +79,20 @@ class Libraries:
     link: Path
 
 
+def compile_object(source: Path, include: Path, host: Host, out: Path, zig: Zig, defines: Sequence[str] = ()) -> None:
+    """Compile one C source, in its own folder, into the object `out`. `defines` are macros as on a command line. Raises CompileError."""
+    flags = (*_CODE, *(f"-D{define}" for define in defines))
+    zig.compile(host, ("-c", *flags, f"-I{os.path.relpath(include, source.parent)}", "-o", str(out.resolve()), source.name), source.parent)
+
+
+def make_archive(out: Path, objects: Sequence[Path], zig: Zig) -> None:
+    """Put objects into the static archive `out`, which is made anew, in this order. Raises CompileError."""
+    out.unlink(missing_ok=True)
+    zig.run(("ar", "rcsD", str(out.resolve()), *(str(path.resolve()) for path in objects)), out.parent)
+
+
 def compile_libraries(sources: Sources, host: Host, out: Path, zig: Zig) -> Libraries:
     """Compile the library for `host` into the folder `out`, which is made anew. Raises CompileError."""
-    folder = sources.source.parent
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
     out = out.resolve()
@@ -89,9 +100,9 @@ def compile_libraries(sources: Sources, host: Host, out: Path, zig: Zig) -> Libr
     unit = out / "fmhaforge.o"
     exports = out / "exports.map"
     exports.write_text(_EXPORTS, encoding="ascii")
-    zig.compile(host, ("-c", *_CODE, "-I../include", "-o", str(unit), sources.source.name), folder)
+    compile_object(sources.source, sources.include, host, unit, zig)
     zig.compile(host, ("-o", made.shared.name, unit.name, *_LINK), out)
-    zig.run(("ar", "rcsD", made.static.name, unit.name), out)
+    make_archive(made.static, (unit,), zig)
     made.link.symlink_to(made.shared.name)
     unit.unlink()
     exports.unlink()

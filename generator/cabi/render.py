@@ -81,7 +81,7 @@ def render(document: Mapping[str, Any], bundle: Path, out: Path, suffix: str = "
     shutil.rmtree(out, ignore_errors=True)
     texts = {**_headers(model, suffix), **_cpp_files(), **_package_files(model)}
     for path, text in texts.items():
-        _write(out / path, text)
+        write_source(out / path, text)
     sources = Sources(out, metadata.version, tuple(texts))
     _write_source(model, sources)
     _copy_cubins(metadata, bundle, sources.source.parent / "cubins")
@@ -91,11 +91,11 @@ def render(document: Mapping[str, Any], bundle: Path, out: Path, suffix: str = "
 def _headers(model: Model, suffix: str) -> dict[str, str]:
     """Path in the bundle -> text of the public C headers."""
     names = (*_FUNCTIONS, *(f"launch_{operation.name}" for operation in model.operations))
-    texts = {"include/fmhaforge.h": _text("fmhaforge.h.j2", {
+    texts = {"include/fmhaforge.h": from_template("fmhaforge.h.j2", {
         "version": model.version, "abi_version": numbers.ABI_VERSION, "enums": numbers.ENUMS, "flags": numbers.FLAGS.members,
         "operations": model.operations, "no_window": operations.NO_WINDOW, "suffix": suffix, "functions": names})}
     for variant in model.variants:
-        texts[f"include/fmhaforge/{variant.name}.h"] = _text("variant.h.j2", _variant_values(variant))
+        texts[f"include/fmhaforge/{variant.name}.h"] = from_template("variant.h.j2", _variant_values(variant))
     return texts
 
 
@@ -109,10 +109,10 @@ def _package_files(model: Model) -> dict[str, str]:
     served = {row.operation for row in model.rows}
     values = {"version": model.version, "soname": numbers.SONAME,
               "components": [operation.name for operation in model.operations if operation.enumerator in served]}
-    texts = {f"lib/cmake/fmhaforge/{name}": _text(f"{name}.j2", values)
+    texts = {f"lib/cmake/fmhaforge/{name}": from_template(f"{name}.j2", values)
              for name in ("fmhaforge-config.cmake", "fmhaforge-config-version.cmake")}
     for host in numbers.HOST_NAMES:
-        texts[f"lib/{host}/pkgconfig/fmhaforge.pc"] = _text("fmhaforge.pc.j2", {**values, "host": host})
+        texts[f"lib/{host}/pkgconfig/fmhaforge.pc"] = from_template("fmhaforge.pc.j2", {**values, "host": host})
     return texts
 
 
@@ -128,9 +128,9 @@ def _variant_values(variant: VariantC) -> dict[str, Any]:
 def _write_source(model: Model, sources: Sources) -> None:
     words = [{"name": name, "members": enum.members}
              for name, enum in (("operation", numbers.OPERATIONS), ("mask", numbers.MASKS), ("dtype", numbers.DTYPES))]
-    _write(sources.source, _text("fmhaforge.c.j2", {
+    write_source(sources.source, from_template("fmhaforge.c.j2", {
         "model": model, "status_members": numbers.STATUS.members, "words": words, "flags": numbers.FLAGS.members}))
-    _write(sources.source.parent / "ff_expr.h", _EXPRESSIONS)
+    write_source(sources.source.parent / "ff_expr.h", _EXPRESSIONS)
     for part in sorted(C_SOURCES.iterdir()):
         shutil.copyfile(part, sources.source.parent / part.name)
 
@@ -151,11 +151,13 @@ def _copy_cubins(metadata: bundle_metadata.Metadata, bundle: Path, out: Path) ->
         target.write_bytes(content)
 
 
-def _text(template: str, values: Mapping[str, Any]) -> str:
+def from_template(template: str, values: Mapping[str, Any]) -> str:
+    """The text of a template of `generator/templates`; a name without a value is an error."""
     return _environment().get_template(template).render(values)
 
 
-def _write(path: Path, text: str) -> None:
+def write_source(path: Path, text: str) -> None:
+    """Write an ASCII text with its folders."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="ascii", newline="\n")
 
