@@ -148,16 +148,16 @@ def trace_fingerprint(spec: KernelSpec, plan: LaunchPlan, roots: tuple[str, ...]
     }
 
 
-def assemble_fingerprint(row: Row, plan: LaunchPlan, allow_spills: bool) -> dict[str, Any]:
+def assemble_fingerprint(arch: str, assembler: str, plan: LaunchPlan, smem_limit: int, allow_spills: bool) -> dict[str, Any]:
     """Everything besides the PTX that a cubin and its acceptance depend on."""
-    found = toolchain.assembler_distribution(row.target.assembler)
+    found = toolchain.assembler_distribution(assembler)
     return {
-        "arch": row.cubin_arch,
+        "arch": arch,
         "assembler": {found.name: f"{found.version} {found.digest}"},
         "params": [[param.type, param.size] for param in plan.params],
         "block": list(plan.block),
         "smem_bytes": plan.smem_bytes,
-        "smem_limit": row.target.smem_limit,
+        "smem_limit": smem_limit,
         "allow_spills": allow_spills,
         "sources": module_digests(ASSEMBLE_MODULES),
     }
@@ -191,6 +191,7 @@ def make(manifest: Manifest, rows: tuple[Row, ...], allow_spills: bool = False) 
                                  f"{row.spec.key()}: a plan may depend on nothing but the kernel's fields")
         place = (kernel.name, row.sm)
         if place not in cubins:
-            cubins[place] = Cubin(kernel, row, assemble_fingerprint(row, plan, allow_spills))
+            fingerprint = assemble_fingerprint(row.cubin_arch, row.target.assembler, plan, row.target.smem_limit, allow_spills)
+            cubins[place] = Cubin(kernel, row, fingerprint)
         cubin_of[row.variant.name, row.sm] = cubins[place]
     return BuildPlan(manifest, rows, tuple(kernels.values()), tuple(cubins.values()), cubin_of)

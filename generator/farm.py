@@ -17,6 +17,9 @@ from generator.tasks import AssembleTask, Outcome, TaskFailure, TraceTask, outpu
 from generator.toolchain import ToolchainError
 from generator.trace import Tracer
 
+#: Tasks that a build hands to a cluster at once, unless -j says otherwise; its scheduler decides how many of them run.
+CLUSTER_JOBS = 64
+
 
 class Farm(Protocol):
     """What the build asks of the place where its tasks run."""
@@ -64,4 +67,12 @@ class LocalFarm:
 
 def maker(place: str) -> Callable[[str], Farm]:
     """What starts the farm that the option `farm=` names; it is called with a folder for temporary files."""
-    return LocalFarm
+    if place == "local":
+        return LocalFarm
+
+    def connect(scratch: str) -> Farm:
+        from generator.farm_dask import DaskFarm
+
+        return DaskFarm(place)
+
+    return connect

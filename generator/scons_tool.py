@@ -224,6 +224,8 @@ def build(env: Any, arguments: Mapping[str, str], explain_flag: bool) -> dict[st
     session = Session(opts, plan, progress, farm.maker(opts.farm))
     product = BundleProduct(session, BundlePlace(Path(opts.dist), report.version()))
     env["SESSION"] = session
+    if opts.farm != "local":
+        env.SetOption("num_jobs", farm.CLUSTER_JOBS)
     SCons.SConsign.File(os.path.join(session.build_dir, "sconsign"))
     cache = type("BoundSessionCache", (SessionCache,), {"session": session})
     env.CacheDir(opts.cache or opts.build_dir, cache)

@@ -41,6 +41,7 @@ class Session:
         self.lock = threading.Lock()
         self._make_farm = make_farm
         self._farm: Farm | None = None
+        self._farm_failure: TaskFailure | None = None
         self._lock_file = None
         self.products: dict[str, tuple[str, Kernel | Cubin]] = {}
         for kernel in plan.kernels:
@@ -93,10 +94,16 @@ class Session:
 
     @property
     def farm(self) -> Farm:
-        """Where the tasks run; started by the first task."""
+        """Where the tasks run; started by the first task. Raises TaskFailure when it cannot be reached."""
         with self.lock:
+            if self._farm_failure is not None:
+                raise self._farm_failure
             if self._farm is None:
-                self._farm = self._make_farm(str(self.scratch))
+                try:
+                    self._farm = self._make_farm(str(self.scratch))
+                except TaskFailure as failure:
+                    self._farm_failure = failure
+                    raise
             return self._farm
 
     # --- work ----------------------------------------------------------------------------------------------------------
