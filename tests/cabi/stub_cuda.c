@@ -288,7 +288,7 @@ static int fake_cuStreamIsCapturing(struct stream* stream, int* status)
 {
     ENTER();
     *status = (uintptr_t)stream > 2 ? stream->capturing : 0;
-    return (uintptr_t)stream > 2 ? OK : legacy_stream_status;
+    return (uintptr_t)stream < 2 ? legacy_stream_status : OK;
 }
 
 static int fake_cuThreadExchangeStreamCaptureMode(int* mode)

@@ -54,12 +54,17 @@ class Elf:
 def archive_members(data):
     """[(name, mtime, uid, gid, content)] of an ar archive, without its symbol table and name table."""
     assert data[:8] == b"!<arch>\n"
-    members, at = [], 8
+    members, at, long_names = [], 8, b""
     while at < len(data):
         name, mtime, uid, gid = (data[at + a:at + b].decode().strip() for a, b in ((0, 16), (16, 28), (28, 34), (34, 40)))
         size = int(data[at + 48:at + 58])
-        if not name.startswith("/"):
-            members.append((name.rstrip("/"), mtime, uid, gid, data[at + 60:at + 60 + size]))
+        content = data[at + 60:at + 60 + size]
+        if name == "//":
+            long_names = content
+        elif name != "/":
+            if name.startswith("/"):
+                name = long_names[int(name[1:]):].split(b"\n")[0].decode()
+            members.append((name.rstrip("/"), mtime, uid, gid, content))
         at += 60 + size + size % 2
     return members
 
