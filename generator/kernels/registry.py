@@ -33,25 +33,36 @@ def trace(spec: KernelSpec, plan: LaunchPlan) -> str:
     import cutlass.cute as cute
 
     kernel = importlib.import_module(_FAMILIES[spec.family]).build(spec)
+    maps = sum(parameter.type == "tensormap" for parameter in plan.params)
+    options = getattr(kernel, "launch_options", {})
 
     @cute.jit
     def host(arguments, stream):
-        kernel.kernel(arguments).launch(
-            grid=[1, 1, 1], block=list(plan.block), cluster=list(plan.cluster), smem=plan.smem_bytes, stream=stream
+        kernel.kernel(*_map_placeholders(maps), arguments).launch(
+            grid=[1, 1, 1], block=list(plan.block), cluster=list(plan.cluster), smem=plan.smem_bytes, stream=stream, **options
         )
 
     symbol = f"{SYMBOL_PREFIX}_{spec.key().replace('-', '_')}"
     type(kernel).kernel.set_name_prefix(symbol, remove_cutlass_symbol=True, keep_mangled_name=False)
-    arguments = tuple(_placeholder(spec, parameter, cutlass, cute) for parameter in plan.params)
+    arguments = tuple(_placeholder(spec, parameter, cutlass, cute) for parameter in plan.params[maps:])
     # The toolchain writes its files under a name that all kernels share, by default into the folder that was current when it was
     # imported: processes forked from one parent would read one another's PTX.
-    options = f"--gpu-arch {spec.ptx_target} --keep-ptx --dump-dir ."
-    compiled = cute.compile(host, arguments, cute.runtime.make_fake_stream(), options=options)
+    compile_options = f"--gpu-arch {spec.ptx_target} --keep-ptx --dump-dir ."
+    compiled = cute.compile(host, arguments, cute.runtime.make_fake_stream(), options=compile_options)
     ptx = compiled.__ptx__
     ptx = ptx.decode() if isinstance(ptx, bytes) else ptx
     if f".entry {symbol}_0(" not in ptx:
         raise RuntimeError(f"the PTX that came back for {spec.key()} holds another kernel; does another process write to the same folder?")
     return ptx
+
+
+def _map_placeholders(count: int) -> list:
+    """Stand-ins for the tensor maps, which come before all other parameters; to be made inside the traced host function."""
+    if not count:
+        return []
+    from .hopper.tensor_maps import placeholder
+
+    return [placeholder() for _ in range(count)]
 
 
 def _placeholder(spec: KernelSpec, parameter, cutlass, cute):
@@ -60,8 +71,4 @@ def _placeholder(spec: KernelSpec, parameter, cutlass, cute):
         argument = OPERATIONS[spec.operation].argument(parameter.value)
         element = {"float16": cutlass.Float16, "int32": cutlass.Int32}[argument.dtype]
         return cute.runtime.make_ptr(element, 0, cute.AddressSpace.gmem, assumed_align=argument.alignment)
-    if parameter.type == "tensormap":
-        from .hopper.tensor_maps import placeholder
-
-        return placeholder(parameter)
     return {"i32": cutlass.Int32, "i64": cutlass.Int64, "f32": cutlass.Float32}[parameter.type](1)

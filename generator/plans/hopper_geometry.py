@@ -9,6 +9,9 @@ MMA_K = 16
 WARPGROUP = 128
 ROWS = 64  # query rows of a warpgroup: the M of wgmma
 BARRIER_BYTES = 8
+#: Notices (what a query tile is) in flight, and the 32-bit words of one.
+NOTICES = 2
+NOTICE_WORDS = 16
 #: Columns of a TMA box: as wide as one of the 128-, 64- and 32-byte swizzles.
 BOX_COLUMNS = (64, 32, 16)
 
@@ -19,7 +22,7 @@ def _round_up(value: int, multiple: int) -> int:
 
 @dataclass(frozen=True)
 class Geometry:
-    """Sizes of a kernel. Shared memory holds Q (one tile per consumer), the K ring, the V ring, then the barriers.
+    """Sizes of a kernel. Shared memory holds Q (64 rows per consumer), the K ring, the V ring, then barriers and notices.
 
     A tile of r rows is `boxes` blocks of [r, box] elements, one TMA box each, swizzled as wgmma reads it.
     """
@@ -76,16 +79,21 @@ class Geometry:
 
     @property
     def barrier_offset(self) -> int:
-        """Element offset of the barriers: full and empty for K, V (per stage) and Q (per consumer)."""
+        """Element offset of the barriers: full and empty for each stage of K and V, and for Q."""
         return self.v_offset + self.stages * self.kv_elements
 
     @property
     def barriers(self) -> int:
-        return 4 * self.stages + 2 * self.consumers
+        return 2 * (2 * self.stages + 1)
+
+    @property
+    def notice_offset(self) -> int:
+        """Element offset of the notices, 16-byte aligned."""
+        return _round_up(self.barrier_offset + self.barriers * BARRIER_BYTES // ELEMENT_BYTES, 16 // ELEMENT_BYTES)
 
     @property
     def shared_bytes(self) -> int:
-        return ELEMENT_BYTES * self.barrier_offset + BARRIER_BYTES * self.barriers
+        return ELEMENT_BYTES * self.notice_offset + 4 * NOTICES * NOTICE_WORDS
 
 
 def geometry(spec) -> Geometry:

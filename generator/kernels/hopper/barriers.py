@@ -53,6 +53,10 @@ class Ring(Fixed):
         """Producer: announce the bytes of the buffer's loads."""
         cute.arch.mbarrier_arrive_and_expect_tx(self.full(position), byte_count)
 
+    def announce(self, position):
+        """Producer: the buffer is ready although nothing is loaded into it."""
+        cute.arch.mbarrier_arrive(self.full(position))
+
     def release(self, position):
         """Consumer, all threads: this warp no longer reads the buffer."""
         with cute.arch.elect_one():
@@ -60,24 +64,19 @@ class Ring(Fixed):
 
 
 class Barriers(Fixed):
-    """All barriers of a block: K ring, V ring, and for each consumer its Q buffer."""
+    """All barriers of a block: K ring, V ring and the one Q buffer."""
 
     def __init__(self, pointer, geometry: Geometry):
         g = geometry
         self.consumers = g.consumers
         self.k = Ring(pointer, g.stages)
         self.v = Ring(pointer + 2 * g.stages, g.stages)
-        self.q = [Ring(pointer + (4 * g.stages + 2 * consumer), 1) for consumer in range(g.consumers)]
+        self.q = Ring(pointer + 4 * g.stages, 1)
 
     def initialise(self):
         """By one thread, before the block's first barrier."""
-        for ring in (self.k, self.v):
-            self._initialise(ring, WARPS * self.consumers)
-        for ring in self.q:
-            self._initialise(ring, WARPS)
+        for ring in (self.k, self.v, self.q):
+            for stage in range(ring.stages):
+                cute.arch.mbarrier_init(ring.pointer + stage, 1)
+                cute.arch.mbarrier_init(ring.pointer + (ring.stages + stage), WARPS * self.consumers)
         cute.arch.mbarrier_init_fence()
-
-    def _initialise(self, ring: Ring, readers: int):
-        for stage in range(ring.stages):
-            cute.arch.mbarrier_init(ring.pointer + stage, 1)
-            cute.arch.mbarrier_init(ring.pointer + (ring.stages + stage), readers)

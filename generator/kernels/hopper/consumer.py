@@ -20,21 +20,27 @@ from cutlass.cute.nvgpu import warpgroup
 from ...plans.hopper_geometry import ROWS, WARPGROUP, Geometry
 from ..masks import in_interval
 from ..ops import Fixed, select
-from ..softmax import NEG_INF, OnlineSoftmax
+from ..softmax import NEG_INF
 from .barriers import PRIVATE, TURN, Barriers
 from .epilogue import Epilogue
+from .softmax import LazySoftmax
 from .tiles import Tiles, accumulate, by_row, flat
-from .work import Problem, Work
+from .work import Board, Problem, Work
+
+
+import os
+VAR=os.environ.get("VAR","")
 
 
 class Consumer(Fixed):
     """State of a consumer: operands in shared memory, accumulators in registers. `number` counts consumers from 0."""
 
-    def __init__(self, geometry: Geometry, problem: Problem, storage, barriers: Barriers, thread, number, scale_log2):
+    def __init__(self, geometry: Geometry, problem: Problem, storage, barriers: Barriers, board: Board, thread, number, scale_log2):
         g = geometry
         self.g = g
         self.problem = problem
         self.barriers = barriers
+        self.board = board
         self.thread = thread
         self.number = number
         self.tiles = Tiles(g)
@@ -50,56 +56,63 @@ class Consumer(Fixed):
         self.s = score.make_fragment_C(score.partition_shape_C((ROWS, g.n)))
         self.p = value.make_fragment_A(value.partition_shape_A((ROWS, g.n)))
         self.o = value.make_fragment_C(value.partition_shape_C((ROWS, g.dim)))
-        self.softmax = OnlineSoftmax(2, scale_log2)
+        self.softmax = LazySoftmax(2, scale_log2)
         self.epilogue = Epilogue(g, thread)
 
     @cute.jit
-    def run(self, first, step):
+    def run(self, block, blocks):
         k_position, v_position, q_position = Int32(0), Int32(0), Int32(0)
+        q_ring = self.barriers.q
         self._give_first_turn()
-        for index in cutlass.range(first, self.problem.tiles, step, unroll=1):
-            work = self.problem.work(index)
+        for _ in cutlass.range(self.problem.turns(block, blocks), unroll=1):
             self.softmax.reset()
+            q_ring.wait_full(q_position)
+            work = self.board.read(q_position)
             if work.count > 0:
-                k_position, v_position = self._attend(work, k_position, v_position, q_position)
-                q_position = q_position ^ 1
+                k_position, v_position = self._attend(work, self.problem.mask(work), k_position, v_position, q_position)
             else:
                 self.o.fill(0.0)
-            self.epilogue.store(self.problem, work, self.number, self.o, self.softmax)
+                q_ring.release(q_position)
+            self.epilogue.store(self.problem, self.board.read(q_position), self.number, self.o, self.softmax)
+            q_position = q_position ^ 1
 
     @cute.jit
-    def _attend(self, work: Work, k_position, v_position, q_position):
-        g, k_ring, v_ring, q_ring = self.g, self.barriers.k, self.barriers.v, self._q_ring()
+    def _attend(self, work: Work, mask, k_position, v_position, q_position):
+        g, k_ring, v_ring = self.g, self.barriers.k, self.barriers.v
         tile = work.end - 1
         k_ring.wait_full(k_position)
-        q_ring.wait_full(q_position)
         warpgroup.fence()
         accumulate(self.score_mma, self.s, self.q, self.k[None, None, None, k_ring.stage(k_position)], clear=True)
         warpgroup.commit_group()
         warpgroup.wait_group(0)
         k_ring.release(k_position)
         k_position = k_ring.next(k_position)
-        self._mask(work, tile)
-        self._probabilities()
+        self._mask(mask, tile, work.first_row)
+        self.softmax.refresh(by_row(self.s))
+        self.softmax.weigh(by_row(self.s))
         self._keep_probabilities()
         self.o.fill(0.0)
-        if work.lengths.kv_len < work.end * g.n:
+        if work.key_limit < work.end * g.n:
             v_ring.wait_full(v_position)
-            self._clear_unused_values(v_ring.stage(v_position), work.lengths.kv_len - tile * g.n)
+            self._clear_unused_values(v_ring.stage(v_position), work.key_limit - tile * g.n)
+        if cutlass.const_expr("A" in VAR):
+            if tile > work.begin:
+                k_ring.wait_full(k_position)
         # Right of the whole tiles, the whole tiles, left of them.
-        right = tile - cutlass.max(cutlass.min(work.whole_end, tile), work.begin)
-        for _ in cutlass.range(right, unroll=1):
-            tile = tile - 1
-            k_position, v_position = self._step(work, tile, k_position, v_position, True)
+        if cutlass.const_expr(self.problem.kind not in ("padding", "bidirectional")):
+            right = tile - cutlass.max(cutlass.min(work.whole_end, tile), work.begin)
+            for _ in cutlass.range(right, unroll=1):
+                tile = tile - 1
+                k_position, v_position = self._step(work, mask, tile, k_position, v_position, True)
         whole = tile - cutlass.max(cutlass.min(work.whole_begin, tile), work.begin)
         for _ in cutlass.range(whole, unroll=1):
             tile = tile - 1
-            k_position, v_position = self._step(work, tile, k_position, v_position, False)
-        if cutlass.const_expr(self.problem.mask in ("sliding_causal", "vision_block")):
+            k_position, v_position = self._step(work, mask, tile, k_position, v_position, False)
+        if cutlass.const_expr(self.problem.kind in ("sliding_causal", "vision_block")):
             for _ in cutlass.range(tile - work.begin, unroll=1):
                 tile = tile - 1
-                k_position, v_position = self._step(work, tile, k_position, v_position, True)
-        q_ring.release(Int32(0))
+                k_position, v_position = self._step(work, mask, tile, k_position, v_position, True)
+        self.barriers.q.release(q_position)
         v_ring.wait_full(v_position)
         warpgroup.fence()
         accumulate(self.value_mma, self.o, self.p, self.v[None, None, None, v_ring.stage(v_position)], clear=False)
@@ -109,9 +122,10 @@ class Consumer(Fixed):
         return k_position, v_ring.next(v_position)
 
     @cute.jit
-    def _step(self, work: Work, tile, k_position, v_position, masked: cutlass.Constexpr):
+    def _step(self, work: Work, mask, tile, k_position, v_position, masked: cutlass.Constexpr):
         k_ring, v_ring = self.barriers.k, self.barriers.v
-        k_ring.wait_full(k_position)
+        if cutlass.const_expr("A" not in VAR):
+            k_ring.wait_full(k_position)
         self._wait_turn()
         warpgroup.fence()
         accumulate(self.score_mma, self.s, self.q, self.k[None, None, None, k_ring.stage(k_position)], clear=True)
@@ -124,47 +138,44 @@ class Consumer(Fixed):
         warpgroup.wait_group(1)
         k_ring.release(k_position)
         if cutlass.const_expr(masked):
-            self._mask(work, tile)
-        corrections = self._probabilities()
+            self._mask(mask, tile, work.first_row)
+        moved = self.softmax.refresh(by_row(self.s))
+        self.softmax.weigh(by_row(self.s))
+        if cutlass.const_expr("A" in VAR):
+            if tile > work.begin:
+                k_ring.wait_full(k_ring.next(k_position))
         warpgroup.wait_group(0)
         v_ring.release(v_position)
         self._keep_probabilities()
-        rows = by_row(self.o)
-        for row in cutlass.range_constexpr(2):
-            rows[row, None].store(rows[row, None].load() * corrections[row])
+        if moved:
+            self._correct()
         return k_ring.next(k_position), v_ring.next(v_position)
 
-    def _q_ring(self):
-        """The Q buffer's barriers of this consumer, whose number is known at run time only."""
-        ring = self.barriers.q[0]
-        return type(ring)(ring.pointer + 2 * self.number, 1)
-
-    def _probabilities(self):
-        """Scores to probabilities in place; returns the corrections of O's rows."""
-        scores = by_row(self.s)
-        maxima = [self.softmax.tile_max(scores, row) for row in range(2)]
-        return [self.softmax.step(scores, row, maxima[row]) for row in range(2)]
+    def _correct(self):
+        rows = by_row(self.o)
+        for row in range(2):
+            rows[row, None].store(rows[row, None].load() * self.softmax.correction[row])
 
     def _keep_probabilities(self):
         flat(self.p).store(flat(self.s).load().to(Float16))
 
-    def _row(self, work: Work, half: int):
+    def _row(self, first_row, half: int):
         """Query row of this thread: 16 rows a warp, 4 threads a row, rows r and r + 8."""
-        return work.first_row + self.number * ROWS + (self.thread // 32) * 16 + (self.thread % 32) // 4 + 8 * half
+        return first_row + self.number * ROWS + (self.thread // 32) * 16 + (self.thread % 32) // 4 + 8 * half
 
-    def _mask(self, work: Work, tile):
+    def _mask(self, mask, tile, first_row):
         """Scores of keys that the row does not see become -inf."""
         scores = by_row(self.s)
         first = tile * self.g.n + 2 * (self.thread % 4)
         for half in range(2):
-            row = self._row(work, half)
-            low, high = work.mask.lower(row) - first, work.mask.upper(row) - first
+            row = self._row(first_row, half)
+            low, high = mask.lower(row) - first, mask.upper(row) - first
             for pair in range(self.g.n // 8):
                 for side in range(2):
                     column = 8 * pair + side
                     index = (half, (side, pair))
                     seen = Int32(column) < high
-                    if self.problem.mask == "sliding_causal":
+                    if self.problem.kind == "sliding_causal":
                         seen = seen & (Int32(column) >= low)
                     scores[index] = select(seen, scores[index], NEG_INF)
 
@@ -185,17 +196,17 @@ class Consumer(Fixed):
 
     @cute.jit
     def _give_first_turn(self):
-        if cutlass.const_expr(self.g.consumers > 1):
+        if cutlass.const_expr(self.g.consumers > 1 and "T" not in VAR):
             if self.number == self.g.consumers - 1:
                 cute.arch.barrier_arrive(barrier_id=TURN, number_of_threads=2 * WARPGROUP)
 
     @cute.jit
     def _wait_turn(self):
-        if cutlass.const_expr(self.g.consumers > 1):
+        if cutlass.const_expr(self.g.consumers > 1 and "T" not in VAR):
             cute.arch.barrier(barrier_id=TURN + self.number, number_of_threads=2 * WARPGROUP)
 
     @cute.jit
     def _pass_turn(self):
-        if cutlass.const_expr(self.g.consumers > 1):
+        if cutlass.const_expr(self.g.consumers > 1 and "T" not in VAR):
             following = select(self.number == self.g.consumers - 1, Int32(0), self.number + 1)
             cute.arch.barrier_arrive(barrier_id=TURN + following, number_of_threads=2 * WARPGROUP)

@@ -12,7 +12,7 @@ from cutlass import Float16, Int32
 
 from ...plans.hopper_geometry import ROWS, Geometry
 from ..ops import Fixed, select
-from ..softmax import OnlineSoftmax
+from .softmax import LazySoftmax
 from .tiles import by_row
 from .work import Problem, Work
 
@@ -43,7 +43,7 @@ class Epilogue(Fixed):
         self.thread = thread
 
     @cute.jit
-    def store(self, problem: Problem, work: Work, number, accumulator, softmax: OnlineSoftmax):
+    def store(self, problem: Problem, work: Work, number, accumulator, softmax: LazySoftmax):
         rows = by_row(accumulator)
         output = problem.output(work)
         lane = self.thread % GROUP
@@ -52,8 +52,8 @@ class Epilogue(Fixed):
             inverse = softmax.inverse_sum(softmax.total(half))
             values = rows[half, None].load() * inverse
             rows[half, None].store(values)
-            words = self._words(rows, half, row < work.lengths.q_len)
-            self._store_row(output, row, row < work.lengths.rows, words, lane)
+            words = self._words(rows, half, row < work.q_len)
+            self._store_row(output, row, row < work.rows, words, lane)
 
     def _words(self, rows, half: int, valid):
         """fp16 pairs of this thread, one per 8-column block; zeros for a row past the query length."""

@@ -11,93 +11,84 @@ from ...plans.hopper_geometry import ELEMENT_BYTES, ROWS, Geometry
 from ..addressing import PAGE_TOKENS
 from ..ops import Fixed
 from .barriers import Barriers
-from .work import Problem, Work
-
-
-class Loader(Fixed):
-    """Copies tiles from the tensors behind the maps into shared memory."""
-
-    def __init__(self, geometry: Geometry, operation: str, maps, storage):
-        self.g = geometry
-        self.operation = operation
-        self.maps = maps
-        self.storage = storage
-
-    def _load(self, tensor_map, offset, rows: int, place, barrier):
-        """All boxes of a tile; `place` gives the coordinates of a box from its first column."""
-        for box in range(self.g.boxes):
-            primitives.cp_async_bulk_tensor_shared_cta_global(
-                self.storage + (offset + box * (rows * self.g.box)), tensor_map.get_ptr(), place(box * self.g.box), barrier
-            )
-
-    def _place(self, start, row, head, batch):
-        """Coordinates in a dense or packed tensor: (column, token, head[, batch])."""
-        if self.operation in ("vit", "paged_ragged"):
-            return lambda column: [Int32(column), start + row, head]
-        return lambda column: [Int32(column), row, head, batch]
-
-    def q(self, work: Work, consumer: int, ring):
-        row = work.first_row + consumer * ROWS
-        place = self._place(work.lengths.q_start, row, work.head, work.batch)
-        self._load(self.maps.q, Int32(consumer * self.g.q_elements), ROWS, place, ring.full(Int32(0)))
-
-    def keys(self, work: Work, tile, page, tensor_map, offset, ring, position):
-        """The K or V tile number `tile`; `page` holds it where the keys are paged."""
-        first_key = tile * self.g.n
-        if self.operation.startswith("paged"):
-            place = lambda column: [Int32(column), first_key % PAGE_TOKENS, work.kv_head, page]  # noqa: E731
-        else:
-            place = self._place(work.lengths.k_start, first_key, work.kv_head, work.batch)
-        stage = offset + ring.stage(position) * self.g.kv_elements
-        self._load(tensor_map, stage, self.g.n, place, ring.full(position))
+from .work import Board, Problem, Work
 
 
 class Producer(Fixed):
-    """Runs in one thread of the producer warpgroup."""
+    """Runs in one thread of the producer warpgroup. `maps` holds the tensor maps q, k and v."""
 
-    def __init__(self, geometry: Geometry, problem: Problem, loader: Loader, barriers: Barriers):
+    def __init__(self, geometry: Geometry, problem: Problem, maps, storage, barriers: Barriers, board: Board):
         self.g = geometry
         self.problem = problem
-        self.loader = loader
+        self.maps = maps
+        self.storage = storage
         self.barriers = barriers
-        self.paged = problem.operation.startswith("paged")
+        self.board = board
 
     @cute.jit
-    def run(self, first, step):
+    def run(self, block, blocks):
         k_position, v_position, q_position = Int32(0), Int32(0), Int32(0)
-        for index in cutlass.range(first, self.problem.tiles, step, unroll=1):
-            work = self.problem.work(index)
+        for turn in cutlass.range(self.problem.turns(block, blocks), unroll=1):
+            work = self.problem.work(self.problem.index(turn, block, blocks))
             if work.count > 0:
-                k_position = self._keys(work, work.end - 1, 0, k_position)
+                k_position = self._keys(work, work.end - 1, k_position)
                 self._queries(work, q_position)
-                q_position = q_position ^ 1
                 for done in cutlass.range(work.count - 1, unroll=1):
                     tile = work.end - 2 - done
-                    k_position = self._keys(work, tile, 0, k_position)
-                    v_position = self._keys(work, tile + 1, 1, v_position)
-                v_position = self._keys(work, work.begin, 1, v_position)
+                    k_position = self._keys(work, tile, k_position)
+                    v_position = self._values(work, tile + 1, v_position)
+                v_position = self._values(work, work.begin, v_position)
+            else:
+                self.barriers.q.wait_empty(q_position)
+                self.board.write(work, q_position)
+                self.barriers.q.announce(q_position)
+            q_position = q_position ^ 1
 
     def _queries(self, work: Work, position):
+        """The query tile and its notice. Q has one buffer, so its position is also the slot of the notice."""
+        ring = self.barriers.q
+        ring.wait_empty(position)
+        self.board.write(work, position)
+        ring.expect(position, ELEMENT_BYTES * self.g.consumers * self.g.q_elements)
         for consumer in range(self.g.consumers):
-            ring = self.barriers.q[consumer]
-            ring.wait_empty(position)
-            ring.expect(Int32(0), ELEMENT_BYTES * self.g.q_elements)
-            self.loader.q(work, consumer, ring)
+            place = self._place(work.q_start, work.first_row + consumer * ROWS, work.head, work.batch, self.problem.packed)
+            self._load(self.maps.q, Int32(consumer * self.g.q_elements), ROWS, place, ring.full(position))
 
-    def _keys(self, work: Work, tile, plane: int, position):
-        """Load tile number `tile` of K (plane 0) or V (plane 1); returns the ring's next position."""
-        page = self._page(work, tile, plane) if self.paged else None
-        ring = (self.barriers.k, self.barriers.v)[plane]
+    def _keys(self, work: Work, tile, position):
+        return self._key_tile(work, tile, 0, self.maps.k, self.g.k_offset, self.barriers.k, position)
+
+    def _values(self, work: Work, tile, position):
+        return self._key_tile(work, tile, 1, self.maps.v, self.g.v_offset, self.barriers.v, position)
+
+    def _key_tile(self, work: Work, tile, plane: int, tensor_map, offset: int, ring, position):
+        """Load key tile number `tile` of K (plane 0) or V (plane 1); returns the ring's next position."""
+        kv_head, first_key = work.head // self.problem.group, tile * self.g.n
+        if self.problem.paged:
+            place = self._place(0, first_key % PAGE_TOKENS, kv_head, self._page(work, first_key, plane), False)
+        else:
+            packed = self.problem.packed
+            place = self._place(work.q_start if packed else 0, first_key, kv_head, work.batch, packed)
         ring.wait_empty(position)
         ring.expect(position, ELEMENT_BYTES * self.g.kv_elements)
-        offset = (self.g.k_offset, self.g.v_offset)[plane]
-        tensor_map = (self.loader.maps.k, self.loader.maps.v)[plane]
-        self.loader.keys(work, tile, page, tensor_map, offset, ring, position)
+        self._load(tensor_map, offset + ring.stage(position) * self.g.kv_elements, self.g.n, place, ring.full(position))
         return ring.next(position)
 
-    def _page(self, work: Work, tile, plane: int):
+    def _page(self, work: Work, first_key, plane: int):
+        """Page of the pool that holds a key."""
         a = self.problem.a
-        entry = Int64(work.batch) * a.page_list_stride_batch + Int64(tile * self.g.n // PAGE_TOKENS)
+        entry = Int64(work.batch) * a.page_list_stride_batch + Int64(first_key // PAGE_TOKENS)
         if plane:
             entry = entry + a.page_list_stride_plane
         return cute.make_tensor(a.page_list + entry, cute.make_layout(1))[0]
+
+    def _place(self, start, row, head, batch, packed: bool):
+        """Coordinates of a row in a tensor map after the column: (token, head[, batch or page])."""
+        return [start + row, head] if packed else [row, head, batch]
+
+    def _load(self, tensor_map, offset, rows: int, place, barrier):
+        """All boxes of a tile."""
+        for box in range(self.g.boxes):
+            primitives.cp_async_bulk_tensor_shared_cta_global(
+                self.storage + (offset + box * (rows * self.g.box)),
+                tensor_map.get_ptr(), [Int32(box * self.g.box), *place], barrier,
+            )

@@ -1,71 +1,46 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which piece of the problem a block computes: the order of the query tiles, their lengths, keys and places in memory.
+"""Which piece of the problem a block computes: the order of the query tiles, their lengths and their keys.
 
-Blocks take tiles from a single index, the longest first within a *section* of heads whose K and V fit into the L2 cache
-together, so that the last blocks to finish are the short ones and heads that share K and V run beside each other.
+Tiles are numbered so that, within a *section* of heads, the longest come first and heads that share K and V stand beside each
+other. A block walks over its tiles back and forth (0, 2n-1, 2n, ...): with tiles in falling order, all blocks get about the
+same amount of work without talking to one another.
 """
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from types import SimpleNamespace
 from typing import Any
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Int32, Int64
+from cutlass import Int32
 
-from ...plans.hopper_geometry import ROWS, Geometry
-from ..addressing import PAGE_TOKENS, _dense_rows, _length, _packed_rows, block_intervals
+from ...plans.hopper_geometry import NOTICE_WORDS, NOTICES, Geometry
+from ..addressing import PAGE_TOKENS, _dense_rows, _length, _packed_rows
 from ..masks import make_mask
-from ..ops import Fixed
+from ..ops import Fixed, select
 
-#: Bytes of K and V that a section of heads may take; well under the 50 MB of L2.
-SECTION_BYTES = 24 << 20
-
-
-@dataclass
-class Lengths(Fixed):
-    """q_start, k_start: first row of the sequence in packed layouts, else 0. rows: rows of O that exist (see `Sequence`)."""
-
-    q_start: Any
-    q_len: Any
-    k_start: Any
-    kv_len: Any
-    key_limit: Any
-    rows: Any
-
-
-def lengths(operation: str, a: SimpleNamespace, batch) -> Lengths:
-    """The lengths of a batch entry from an operation's kernel arguments."""
-    zero = Int32(0)
-    if operation == "vit":
-        start, length = _length(a.cu_seqlens, batch)
-        return Lengths(start, length, start, length, length, length)
-    _, kv_len = _length(a.cu_kv_seqlens, batch)
-    limit = cutlass.min(kv_len, a.max_pages * PAGE_TOKENS) if operation.startswith("paged") else kv_len
-    if operation == "paged_ragged":
-        start, q_len = _length(a.cu_q_seqlens, batch)
-        return Lengths(start, q_len, zero, kv_len, limit, q_len)
-    q_len = a.seqlen_q
-    if operation in ("paged", "padding"):
-        _, q_len = _length(a.cu_q_seqlens, batch)
-        q_len = cutlass.min(q_len, a.seqlen_q)
-    return Lengths(zero, q_len, zero, kv_len, limit, a.seqlen_q)
+#: K and V bytes of a section are at most this times the query heads per key head: a section is read once for each level of
+#: query tiles, and then either L2 holds it or enough arithmetic stands against the traffic.
+SECTION_BYTES = 32 << 20
 
 
 @dataclass
 class Work(Fixed):
-    """A query tile of one (batch, head) and the key tiles it visits, walked from the last to the first.
+    """A query tile of one (batch, head), its sequence's lengths (as in `Sequence`) and the key tiles that it visits.
 
-    Key tiles [begin, end) are visited; those in [whole_begin, whole_end) need no mask.
+    q_start: first row of the sequence in a packed Q and O, else 0. Key tiles [begin, end) are visited, from the last to the
+    first; those in [whole_begin, whole_end) need no mask.
     """
 
     batch: Any
     head: Any
-    kv_head: Any
+    q_start: Any
     first_row: Any
-    lengths: Lengths
-    mask: Any
+    q_len: Any
+    offset: Any
+    key_limit: Any
+    rows: Any
     begin: Any
     end: Any
     whole_begin: Any
@@ -77,12 +52,29 @@ class Work(Fixed):
         return self.end - self.begin
 
 
+class Board(Fixed):
+    """Where the producer writes down what the next query tile is, so that the consumers need not find out themselves.
+
+    A notice is ready when the tile's Q is, and stays until the Q after next is asked for.
+    """
+
+    def __init__(self, pointer):
+        self.slots = cute.make_tensor(pointer, cute.make_layout((NOTICE_WORDS, NOTICES)))
+
+    def write(self, work: Work, slot):
+        for word, field in enumerate(fields(Work)):
+            self.slots[word, slot] = Int32(getattr(work, field.name))
+
+    def read(self, slot) -> Work:
+        return Work(*(self.slots[word, slot] for word in range(len(fields(Work)))))
+
+
 class Problem(Fixed):
     """The problem as a list of tiles; `a` holds the kernel's arguments by name."""
 
     def __init__(self, operation: str, mask: str, geometry: Geometry, a: SimpleNamespace):
         self.operation = operation
-        self.mask = mask
+        self.kind = mask
         self.g = geometry
         self.a = a
         extent = {"vit": "max_seqlen", "paged_ragged": "max_seqlen_q"}.get(operation, "seqlen_q")
@@ -90,20 +82,41 @@ class Problem(Fixed):
         self.group = a.num_q_heads // a.num_kv_heads
 
     @property
+    def packed(self) -> bool:
+        return self.operation in ("vit", "paged_ragged")
+
+    @property
+    def paged(self) -> bool:
+        return self.operation.startswith("paged")
+
+    @property
     def tiles(self):
         return self.row_tiles * self.a.num_q_heads * self.a.batch
 
+    def turns(self, block, blocks):
+        """How many tiles a block computes."""
+        rounds = self.tiles // blocks
+        left = self.tiles - rounds * blocks
+        return select(self._column(rounds, block, blocks) < left, rounds + 1, rounds)
+
+    def index(self, turn, block, blocks):
+        """The tile of a block's turn."""
+        return turn * blocks + self._column(turn, block, blocks)
+
+    def _column(self, turn, block, blocks):
+        return select(turn % 2 == 0, block, blocks - 1 - block)
+
     def _section(self):
-        """Heads (over all batch entries) that are worked on together."""
+        """Query heads (over all batch entries) that are worked on together."""
+        if self.kind not in ("causal", "vision_block"):
+            return self.group
         a = self.a
-        keys = {"vit": "max_seqlen"}.get(self.operation, "seqlen_kv")
-        keys = getattr(a, keys) if hasattr(a, keys) else a.max_pages * PAGE_TOKENS
-        per_head = 4 * self.g.dim * 1
-        fitting = Int32(SECTION_BYTES // per_head) // cutlass.max(keys, Int32(1))
-        return self.group * cutlass.max(fitting, Int32(1))
+        keys = a.max_pages * PAGE_TOKENS if self.paged else a.seqlen_kv
+        fitting = Int32(SECTION_BYTES // (4 * self.g.dim)) // cutlass.max(keys, Int32(1))
+        return self.group * cutlass.max(fitting * self.group, Int32(1))
 
     def _place(self, index):
-        """(row tile, head, batch) of a tile index."""
+        """(row tile, head, batch) of a tile number."""
         a = self.a
         heads = a.num_q_heads * a.batch
         section = cutlass.min(self._section(), heads)
@@ -115,26 +128,43 @@ class Problem(Fixed):
         row_tile = self.row_tiles - 1 - within // width
         return row_tile, flat_head % a.num_q_heads, flat_head // a.num_q_heads
 
+    def _lengths(self, batch):
+        """(q_start, q_len, offset, key_limit, rows) of a batch entry."""
+        a, zero = self.a, Int32(0)
+        if self.operation == "vit":
+            start, length = _length(a.cu_seqlens, batch)
+            return start, length, zero, length, length
+        _, kv_len = _length(a.cu_kv_seqlens, batch)
+        limit = cutlass.min(kv_len, a.max_pages * PAGE_TOKENS if self.paged else a.seqlen_kv)
+        if self.operation == "paged_ragged":
+            start, q_len = _length(a.cu_q_seqlens, batch)
+            return start, q_len, kv_len - q_len, limit, q_len
+        # Without query lengths every physical row is a valid row.
+        q_len = a.seqlen_q
+        if self.operation in ("paged", "padding"):
+            _, q_len = _length(a.cu_q_seqlens, batch)
+        return zero, cutlass.min(q_len, a.seqlen_q), kv_len - q_len, limit, a.seqlen_q
+
     def work(self, index) -> Work:
         """The work of tile `index` in [0, tiles)."""
         row_tile, head, batch = self._place(index)
-        found = lengths(self.operation, self.a, batch)
-        window = getattr(self.a, "window_size_left", None)
-        mask = make_mask(self.mask, found.q_len, found.kv_len, window)
+        q_start, q_len, offset, key_limit, rows = self._lengths(batch)
         first_row = row_tile * self.g.m
-        low, high = mask.visited(first_row, self.g.m)
-        high = cutlass.min(high, found.key_limit)
-        whole_low, whole_high = mask.unmasked(first_row, self.g.m)
         n = self.g.n
-        begin = low // n
-        end = (high + (n - 1)) // n
-        whole_end = cutlass.max(whole_high, Int32(0)) // n
-        whole_begin = (whole_low + (n - 1)) // n
-        return Work(batch, head, head // self.group, first_row, found, mask, begin, end, whole_begin, whole_end)
+        work = Work(batch, head, q_start, first_row, q_len, offset, key_limit, rows, *(Int32(0) for _ in range(4)))
+        mask = self.mask(work)
+        low, high = mask.visited(first_row, self.g.m)
+        whole_low, whole_high = mask.unmasked(first_row, self.g.m)
+        work.begin, work.end = low // n, (high + (n - 1)) // n
+        work.whole_begin, work.whole_end = (whole_low + (n - 1)) // n, cutlass.max(whole_high, Int32(0)) // n
+        return work
+
+    def mask(self, work: Work):
+        return make_mask(self.kind, work.q_len, work.offset, work.key_limit, getattr(self.a, "window_size_left", None))
 
     def output(self, work: Work):
         """Rows of O of this head."""
         a, d = self.a, self.g.head_dim
-        if self.operation in ("vit", "paged_ragged"):
-            return _packed_rows(a.o, a.o_stride_seq, work.lengths.q_start, work.head, d)
+        if self.packed:
+            return _packed_rows(a.o, a.o_stride_seq, work.q_start, work.head, d)
         return _dense_rows(a.o, a.o_stride_batch, a.o_stride_seq, work.batch, work.head, d)
