@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import importlib
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -26,6 +26,12 @@ _SWIZZLE_BYTES = {0: "NONE", 32: "32B", 64: "64B", 128: "128B"}
 _PROMOTION_BYTES = {0: "NONE", 64: "L2_64B", 128: "L2_128B", 256: "L2_256B"}
 _TENSOR_MAP_DTYPES = {"float16": "FLOAT16", "int32": "INT32"}
 _JIT_LOG_BYTES = 8192
+_TENSOR_MAP_ALIGNMENT = 64
+_TENSOR_MAP_SINCE = 12000
+_POINTER = ctypes.c_void_p
+_INT = ctypes.c_int
+_ENCODE_TILED = ctypes.CFUNCTYPE(_INT, _POINTER, _INT, ctypes.c_uint32, _POINTER, _POINTER, _POINTER, _POINTER, _POINTER, _INT, _INT, _INT, _INT)
+"""cuTensorMapEncodeTiled(map, type, rank, address, dims, strides, box, element strides, interleave, swizzle, promotion, fill)"""
 
 
 @dataclass(frozen=True)
@@ -44,6 +50,7 @@ class Driver:
         self._module = module
         self._initialised = False
         self._lock = threading.Lock()
+        self._encoder: Callable[..., int] | None = None
         self._primary: dict[int, int] = {}
         self._attributes: dict[tuple[int, str], int] = {}
 
@@ -232,14 +239,25 @@ class Driver:
                    l2_promotion: int) -> bytes:
         """The 128 bytes of a tiled tensor map: `dims` and `box` in elements, innermost first; `strides_bytes` of dims 1.."""
         m = self.module
-        encoded = self.call(
-            "cuTensorMapEncodeTiled", _member(m.CUtensorMapDataType, "CU_TENSOR_MAP_DATA_TYPE_", _TENSOR_MAP_DTYPES[dtype]),
-            len(dims), base, [m.cuuint64_t(d) for d in dims], [m.cuuint64_t(s) for s in strides_bytes],
-            [m.cuuint32_t(b) for b in box], [m.cuuint32_t(1) for _ in box], m.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
-            _member(m.CUtensorMapSwizzle, "CU_TENSOR_MAP_SWIZZLE_", _SWIZZLE_BYTES[swizzle]),
-            _member(m.CUtensorMapL2promotion, "CU_TENSOR_MAP_L2_PROMOTION_", _PROMOTION_BYTES[l2_promotion]),
-            m.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE)
-        return ctypes.string_at(encoded.getPtr(), TENSOR_MAP_BYTES)
+        rank = len(dims)
+        memory = ctypes.create_string_buffer(TENSOR_MAP_BYTES + _TENSOR_MAP_ALIGNMENT)
+        place = -(-ctypes.addressof(memory) // _TENSOR_MAP_ALIGNMENT) * _TENSOR_MAP_ALIGNMENT
+        status = self._tensor_map_encoder()(
+            place, int(_member(m.CUtensorMapDataType, "CU_TENSOR_MAP_DATA_TYPE_", _TENSOR_MAP_DTYPES[dtype])), rank, base,
+            (ctypes.c_uint64 * rank)(*dims), (ctypes.c_uint64 * (rank - 1))(*strides_bytes), (ctypes.c_uint32 * rank)(*box),
+            (ctypes.c_uint32 * rank)(*[1] * rank), int(m.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE),
+            int(_member(m.CUtensorMapSwizzle, "CU_TENSOR_MAP_SWIZZLE_", _SWIZZLE_BYTES[swizzle])),
+            int(_member(m.CUtensorMapL2promotion, "CU_TENSOR_MAP_L2_PROMOTION_", _PROMOTION_BYTES[l2_promotion])),
+            int(m.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE))
+        self._checked("cuTensorMapEncodeTiled", (m.CUresult(status),), f"dims {list(dims)}, byte strides {list(strides_bytes)}")
+        return ctypes.string_at(place, TENSOR_MAP_BYTES)
+
+    def _tensor_map_encoder(self) -> Callable[..., int]:
+        """The driver's own function: the bindings' one gives it memory that is not aligned to 64 bytes, as it demands."""
+        if self._encoder is None:
+            address = self.call("cuGetProcAddress", b"cuTensorMapEncodeTiled", _TENSOR_MAP_SINCE, 0)[0]
+            self._encoder = _ENCODE_TILED(int(address))
+        return self._encoder
 
     def launch(self, kernel: int, grid: Sequence[int], block: Sequence[int], cluster: Sequence[int], smem_bytes: int, stream: int,
                parameters: bytes, offsets: Sequence[int]) -> None:

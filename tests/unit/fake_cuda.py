@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from cuda.bindings import driver as real
 from fake_bundle import FAKE_MARK, ptx_kernels
+from fmhaforge.driver import _ENCODE_TILED
 
 TEGRA = {87, 101, 110}
 OK = real.CUresult.CUDA_SUCCESS
@@ -213,12 +214,21 @@ class FakeCuda:
 
     # launching
 
-    def cuTensorMapEncodeTiled(self, dtype, rank, address, dims, strides, box, element_strides, interleave, swizzle, promotion, fill):
-        self.maps.append({"dtype": dtype.name, "address": int(address), "dims": [int(d) for d in dims], "box": [int(b) for b in box],
-                          "strides": [int(s) for s in strides], "swizzle": swizzle.name, "promotion": promotion.name})
-        encoded = real.CUtensorMap()
-        ctypes.memset(encoded.getPtr(), len(self.maps), 128)
-        return self.result("cuTensorMapEncodeTiled", encoded)
+    def cuGetProcAddress(self, symbol, version, flags):
+        assert (symbol, version, flags) == (b"cuTensorMapEncodeTiled", 12000, 0)
+        self.encoder = _ENCODE_TILED(self._encode_tiled)
+        return OK, ctypes.cast(self.encoder, ctypes.c_void_p).value, real.CUdriverProcAddressQueryResult.CU_GET_PROC_ADDRESS_SUCCESS
+
+    def _encode_tiled(self, place, dtype, rank, address, dims, strides, box, element_strides, interleave, swizzle, promotion, fill):
+        if place % 64:
+            return int(real.CUresult.CUDA_ERROR_INVALID_VALUE)
+        self.maps.append({
+            "dtype": real.CUtensorMapDataType(dtype).name, "address": address, "dims": list((ctypes.c_uint64 * rank).from_address(dims)),
+            "box": list((ctypes.c_uint32 * rank).from_address(box)), "swizzle": real.CUtensorMapSwizzle(swizzle).name,
+            "strides": list((ctypes.c_uint64 * (rank - 1)).from_address(strides)), "promotion": real.CUtensorMapL2promotion(promotion).name,
+            "rest": (list((ctypes.c_uint32 * rank).from_address(element_strides)), interleave, fill)})
+        ctypes.memset(place, len(self.maps), 128)
+        return int(self.result("cuTensorMapEncodeTiled")[0])
 
     def cuLaunchKernel(self, function, gx, gy, gz, bx, by, bz, smem, stream, params, extra):
         return self._launch("cuLaunchKernel", function, (gx, gy, gz), (bx, by, bz), (1, 1, 1), smem, stream, params)

@@ -8,7 +8,7 @@ import fmhaforge
 import pytest
 from fake_bundle import make_bundle, rewrite_metadata
 from fake_cuda import FakeCuda, FakeTensor
-from fmhaforge import INT_MAX
+from fmhaforge import INT_MAX, DriverError
 from fmhaforge.driver import Driver
 from runtime_fixtures import bundle_path, cuda, loaded  # noqa: F401
 
@@ -226,4 +226,12 @@ def test_tensor_maps_and_clusters(tmp_path, manifest):
     assert bundle.loader.loaded()[0].plan.offsets == (0, 64, 192, 200)
     assert cuda.maps == [{"dtype": "CU_TENSOR_MAP_DATA_TYPE_FLOAT16", "address": t["k"].pointer, "dims": [128, SK, HKV, B],
                           "box": [64, 128, 1, 1], "strides": [2 * HKV * D, 256, 2 * SK * HKV * D],
-                          "swizzle": "CU_TENSOR_MAP_SWIZZLE_128B", "promotion": "CU_TENSOR_MAP_L2_PROMOTION_L2_256B"}]
+                          "swizzle": "CU_TENSOR_MAP_SWIZZLE_128B", "promotion": "CU_TENSOR_MAP_L2_PROMOTION_L2_256B",
+                          "rest": ([1, 1, 1, 1], 0, 0)}]
+    runner.run(*t.values(), lengths(cuda), 0, SCALE)
+    assert len(cuda.maps) == 1 and cuda.launches[1].params == launched.params  # encoded once for an address
+    runner.run(t["q"], dense(cuda)["k"], t["v"], t["o"], lengths(cuda), 0, SCALE)
+    assert len(cuda.maps) == 2 and cuda.launches[2].params[1] == b"\x02" * 128
+    cuda.fail["cuTensorMapEncodeTiled"] = cuda.CUresult.CUDA_ERROR_INVALID_VALUE
+    with pytest.raises(DriverError, match=r"cuTensorMapEncodeTiled.*INVALID_VALUE.*dims \[128, 300, 2, 2\]"):
+        runner.run(t["q"], dense(cuda)["k"], t["v"], t["o"], lengths(cuda), 0, SCALE)
