@@ -54,20 +54,25 @@ def source_date_epoch() -> int:
     return int(text)
 
 
+def with_checksums(files: Files) -> dict[str, bytes | Link]:
+    """The files and their SHA256SUMS."""
+    return {**files, SUMS: checksums(files)}
+
+
 def checksums(files: Files) -> bytes:
     """The content of SHA256SUMS: `sha256sum -c` reads it."""
     return "".join(f"{hashlib.sha256(_content(files, path)).hexdigest()}  {path}\n" for path in sorted(files)).encode()
 
 
 def stage(files: Files, parent: Path, name: str) -> Path:
-    """Writes `files` (relative path -> content) and their SHA256SUMS into a new folder beside `parent/name`; returns it.
+    """Writes `files` (relative path -> content) into a new folder beside `parent/name`; returns it.
 
     Raises OSError and leaves nothing behind then.
     """
     parent.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix=f".{name}.", suffix=".part", dir=parent))
     try:
-        for path, content in [*sorted(files.items()), (SUMS, checksums(files))]:
+        for path, content in sorted(files.items()):
             place = folder / path
             place.parent.mkdir(parents=True, exist_ok=True)
             if isinstance(content, Link):
@@ -121,19 +126,18 @@ def install_folder(staged: Path, final: Path) -> None:
 
 
 def pack(files: Files, root: str, out: Path) -> Path:
-    """Packs `files` and their SHA256SUMS below the folder `root` into a .tar.gz beside `out`; the caller renames it to `out`.
+    """Packs `files` below the folder `root` into a .tar.gz beside `out`; the caller renames it to `out`.
 
     Sorted, owner 0, modes fixed, times SOURCE_DATE_EPOCH. Raises OSError or InstallError and leaves nothing behind then.
     """
     epoch = source_date_epoch()
-    everything = {**files, SUMS: checksums(files)}
-    folders = {str(parent) for path in everything for parent in Path(path).parents if str(parent) != "."}
+    folders = {str(parent) for path in files for parent in Path(path).parents if str(parent) != "."}
     tar_file = io.BytesIO()
     with tarfile.open(fileobj=tar_file, mode="w", format=tarfile.GNU_FORMAT) as tar:
-        for path in sorted([*everything, *folders, ""]):
+        for path in sorted([*files, *folders, ""]):
             member = tarfile.TarInfo(f"{root}/{path}".rstrip("/"))
             member.mtime = epoch
-            content = everything.get(path)
+            content = files.get(path)
             if content is None:
                 member.type, member.mode = tarfile.DIRTYPE, 0o755
                 tar.addfile(member)

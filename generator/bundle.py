@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Mapping
@@ -102,13 +103,19 @@ def put(files: Files, place: BundlePlace) -> None:
     Raises archive.InstallError or OSError; what stood there before is whole then.
     """
     archive.check_place(place.folder)
-    staged = archive.stage(files, place.dist, place.name)
-    packed = None
+    place.dist.mkdir(parents=True, exist_ok=True)
+    everything = archive.with_checksums(files)
+    with ThreadPoolExecutor(2) as pool:
+        writing = pool.submit(archive.stage, everything, place.dist, place.name)
+        packing = pool.submit(archive.pack, everything, place.name, place.archive)
+    failed = writing.exception() or packing.exception()
     try:
-        packed = archive.pack(files, place.name, place.archive)
-        archive.install_folder(staged, place.folder)
-        os.replace(packed, place.archive)
+        if failed:
+            raise failed
+        archive.install_folder(writing.result(), place.folder)
+        os.replace(packing.result(), place.archive)
     finally:
-        shutil.rmtree(staged, ignore_errors=True)
-        if packed is not None:
-            packed.unlink(missing_ok=True)
+        if not writing.exception():
+            shutil.rmtree(writing.result(), ignore_errors=True)
+        if not packing.exception():
+            packing.result().unlink(missing_ok=True)

@@ -44,6 +44,8 @@ class Session:
         self._farm_failure: TaskFailure | None = None
         self._lock_file = None
         self.products: dict[str, tuple[str, Kernel | Cubin]] = {}
+        #: Further files that a cache keeps: path relative to the build folder -> what makes its key, or None as long as it has none.
+        self.other_keys: dict[str, Callable[[], str | None]] = {}
         for kernel in plan.kernels:
             self.products[kernel.ptx_path] = ("ptx", kernel)
         for cubin in plan.cubins:
@@ -114,7 +116,7 @@ class Session:
                          self.options.time_limit)
         outcome = self._run("trace", task, kernel.ptx_path)
         write_whole(self.build_dir / kernel.ptx_path, outcome.outputs["ptx"])
-        self.records.write(kernel.ptx_path, kernel.fingerprint)
+        self._record(kernel.ptx_path)
 
     def assemble(self, cubin: Cubin) -> None:
         """Assembles a traced kernel for one SM, checks it, and writes cubin and report. Raises TaskFailure."""
@@ -124,7 +126,7 @@ class Session:
         outcome = self._run("assemble", task, cubin.path)
         write_whole(self.build_dir / cubin.path, outcome.outputs["cubin"])
         write_whole(self.build_dir / cubin.report_path, outcome.outputs["report"])
-        self.records.write(cubin.path, self.cubin_fingerprint(cubin))
+        self._record(cubin.path)
 
     def ptx_of(self, kernel: Kernel) -> bytes:
         """The traced PTX in the build folder."""
@@ -186,6 +188,8 @@ class Session:
 
     def cache_key(self, product: str) -> str | None:
         """The key of a product (a path relative to the build folder) in a cache, or None for what is not cached."""
+        if product in self.other_keys:
+            return self.other_keys[product]()
         if product not in self.products:
             return None
         role, made_from = self.products[product]
@@ -207,14 +211,18 @@ class Session:
             if content is not None:
                 ticket = self.progress.start("restore", product)
                 write_whole(self.build_dir / product, content)
-                role, made_from = self.products[product]
-                if role == "ptx":
-                    self.records.write(product, made_from.fingerprint)
-                elif role == "cubin":
-                    self.records.write(product, self.cubin_fingerprint(made_from))
+                self._record(product)
                 self.progress.finish(ticket, "restored")
                 return True
         return False
+
+    def _record(self, product: str) -> None:
+        """Notes what a product is made from, for --explain."""
+        role, made_from = self.products.get(product, (None, None))
+        if role == "ptx":
+            self.records.write(product, made_from.fingerprint)
+        elif role == "cubin":
+            self.records.write(product, self.cubin_fingerprint(made_from))
 
     def keep(self, product: str) -> None:
         """Puts a product that was just built into the cache."""

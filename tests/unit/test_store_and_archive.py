@@ -88,7 +88,7 @@ def test_checksums_are_sorted_and_follow_links():
 def test_stage_and_install(tmp_path):
     final = tmp_path / "bundle"
     for files in ({"old": b"0"}, FILES):
-        archive.install_folder(archive.stage(files, tmp_path, "bundle"), final)
+        archive.install_folder(archive.stage(archive.with_checksums(files), tmp_path, "bundle"), final)
     assert sorted(path.relative_to(final).as_posix() for path in final.rglob("*")) == ["SHA256SUMS", "a", "b", "b/two", "lib", "lib/libx.so", "lib/libx.so.0"]
     assert os.readlink(final / "lib/libx.so") == "libx.so.0" and (final / "lib/libx.so").read_bytes() == b"elf"
     assert [path.name for path in tmp_path.iterdir()] == ["bundle"]
