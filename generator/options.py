@@ -106,6 +106,7 @@ OPTIONS = (
     Option("dist", "dist", "folder that the bundle and its archive are put in", _path),
     Option("build_dir", "build", "folder for everything else that the build writes", _path),
     Option("hosts", "x86_64", f"hosts to compile the libraries for, out of {','.join(HOSTS)}", _hosts),
+    Option("edge_llm", "", "artifacts that `scons edge-llm` makes from the bundle: patterns such as cutedsl_aarch64_* (default: all)", _list),
     Option("allow_unvalidated", "0", "1: ship kernels that the numerics ledger does not know; marks the bundle as not validated", _flag),
     Option("allow_spills", "0", "1: accept kernels that spill registers", _flag),
     Option("ledger", "tests/device/ledger.json", "the numerics ledger", _path),
@@ -131,6 +132,7 @@ class Options:
     dist: str
     build_dir: str
     hosts: tuple[str, ...]
+    edge_llm: tuple[str, ...] | None
     allow_unvalidated: bool
     allow_spills: bool
     ledger: str

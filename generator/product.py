@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import tempfile
+from functools import partial
 from pathlib import Path
 
 from generator import archive, bundle, ledger, metadata, provenance, sources, toolchain
@@ -22,6 +24,7 @@ RENDER_MODULES = ("generator.cabi.render",)
 RENDER_INPUTS = ("generator/cpp", "generator/csrc", "generator/templates")
 COMPILE_MODULES = ("generator.cabi.compile",)
 BUNDLE_MODULES = ("generator.product",)
+EDGE_LLM_MODULES = ("generator.edge_llm.make",)
 
 
 def _own_sources(modules: tuple[str, ...]) -> dict[str, str]:
@@ -45,6 +48,9 @@ class BundleProduct:
         self.session = session
         self.place = place
         self.provenance = provenance.describe(ROOT)
+        for host in session.options.hosts:
+            for path in self.library_paths(host):
+                session.other_keys[path.relative_to(session.build_dir).as_posix()] = partial(self._library_cache_key, host, path.name)
 
     # --- keys: what SCons compares ---------------------------------------------------------------------------------------
 
@@ -70,6 +76,14 @@ class BundleProduct:
         compiler = toolchain.compiler_distribution()
         return toolchain.digest_of([host, compiler.version, compiler.digest, module_digests(COMPILE_MODULES)])
 
+    def _library_cache_key(self, host: str, name: str) -> str | None:
+        """The key of a library in a cache: its name, what it is compiled with, and the C source, which names the cubins by their digests."""
+        try:
+            source = hashlib.sha256(self.c_source.read_bytes()).hexdigest()
+        except OSError:
+            return None
+        return toolchain.digest_of([name, self.library_key(host), self.render_key(), source])
+
     def key(self) -> str:
         """The digest of what the bundle depends on besides the built files."""
         opts = self.session.options
@@ -77,6 +91,12 @@ class BundleProduct:
         known = sources.file_digest(ledger_path) if ledger_path.is_file() else None
         return toolchain.digest_of([self._description_key(), self.provenance, known, opts.allow_unvalidated, archive.source_date_epoch(),
                                     sources.file_digest(ROOT / "LICENSE"), _own_sources(BUNDLE_MODULES)])
+
+    def edge_llm_key(self) -> str:
+        """The digest of what the Edge-LLM artifacts depend on besides the bundle."""
+        compiler = toolchain.compiler_distribution()
+        return toolchain.digest_of([compiler.version, compiler.digest, archive.source_date_epoch(), self.session.options.edge_llm or (),
+                                    sources.digests(sources.closure(ROOT, EDGE_LLM_MODULES)), _folder_digests(RENDER_INPUTS)])
 
     def installed(self) -> set[str]:
         """The files that the installed bundle's SHA256SUMS lists, and itself; empty when there is no bundle."""
@@ -94,8 +114,11 @@ class BundleProduct:
         return not listed or present == listed
 
     def leftovers(self) -> list[str]:
-        """What `scons -c` removes besides the nodes: the bundle's files, and the records and reports of the build folder."""
-        records = [self.session.build_dir / name for name in ("state", "log", "tmp", "cabi", "zig", "report.json", "trace.json")]
+        """What `scons -c` removes besides the nodes: the bundle's files, and the records and reports of the build folder.
+
+        The C compiler's own cache stays: it is no product, and takes long to fill.
+        """
+        records = [self.session.build_dir / name for name in ("state", "log", "tmp", "cabi", "report.json", "trace.json")]
         return [str(self.place.folder / path) for path in sorted(self.installed())] + [str(path) for path in records if path.exists()]
 
     def remove_empty_folders(self) -> None:
@@ -150,6 +173,17 @@ class BundleProduct:
                                     (ROOT / "LICENSE").read_bytes(), self._compiled())
             bundle.put(files, self.place)
 
+    def make_edge_llm(self) -> None:
+        """Makes the Edge-LLM artifacts of the installed bundle, with the list of their digests last."""
+        from generator import cabi
+        from generator.edge_llm.make import make
+
+        with self.session.step("edge-llm", str(self.edge_llm_sums.parent)):
+            self.session.scratch.mkdir(parents=True, exist_ok=True)
+            zig = cabi.Zig(self.session.build_dir / "zig", (str(toolchain.compiler_path()),))
+            with tempfile.TemporaryDirectory(prefix="edge-llm-", dir=self.session.scratch) as folder:
+                make(self.place.folder, self.edge_llm_sums.parent, Path(folder) / "objects", zig, self.session.options.edge_llm or ())
+
     def _rendered(self) -> list[str]:
         return json.loads(self.header_list.read_bytes())
 
@@ -170,6 +204,11 @@ class BundleProduct:
         return files
 
     # --- places ----------------------------------------------------------------------------------------------------------
+
+    @property
+    def edge_llm_sums(self) -> Path:
+        """The list of the Edge-LLM tarballs, beside them."""
+        return Path(self.session.options.dist).absolute() / "edge-llm" / archive.SUMS
 
     @property
     def c_folder(self) -> Path:

@@ -123,6 +123,11 @@ def bundle_action(target: list, source: list, env: Mapping[str, Any]) -> None:
     _guarded(env["PRODUCT"].put, target, "bundle", _session(env))
 
 
+def edge_llm_action(target: list, source: list, env: Mapping[str, Any]) -> None:
+    """Builder action: makes the Edge-LLM artifacts of the bundle."""
+    _guarded(env["PRODUCT"].make_edge_llm, target, "edge-llm", _session(env))
+
+
 def describe_trace(target: list, source: list, env: Mapping[str, Any]) -> str | None:
     """What a dry run says of a PTX node; the session says it when the work is done."""
     return _described(target, env, "trace")
@@ -184,7 +189,7 @@ def plan_build(opts: Options) -> BuildPlan:
 
 
 def declare(env: Any, session: Session, product: BundleProduct) -> dict[str, list]:
-    """Declares every node of the build; returns the nodes by group: ptx, cubins, libraries, bundle."""
+    """Declares every node of the build; returns the nodes by group: ptx, cubins, libraries, bundle, edge-llm."""
     build = session.options.build_dir
     trace = SCons.Action.Action(trace_action, describe_trace)
     assemble = SCons.Action.Action(assemble_action, describe_assemble)
@@ -196,7 +201,7 @@ def declare(env: Any, session: Session, product: BundleProduct) -> dict[str, lis
                               [ptx[cubin.kernel.name], env.Value(cubin.key)], assemble)
     traced = [node for nodes in ptx.values() for node in nodes]
     if session.options.shard:
-        return {"ptx": traced, "cubins": cubins, "libraries": [], "bundle": []}
+        return {"ptx": traced, "cubins": cubins, "libraries": [], "bundle": [], "edge-llm": []}
     render = SCons.Action.Action(render_action, describe_product)
     compile_ = SCons.Action.Action(libraries_action, describe_product)
     put = SCons.Action.Action(bundle_action, describe_product)
@@ -208,12 +213,15 @@ def declare(env: Any, session: Session, product: BundleProduct) -> dict[str, lis
     place = product.place
     bundle = env.Command([str(place.archive), str(place.folder / "SHA256SUMS")],
                          [*traced, *cubins, *rendered, *libraries, env.Value(product.key())], put, PRODUCT=product)
-    env.NoCache(rendered, libraries, bundle)
+    edge_llm = env.Command(str(product.edge_llm_sums), [*bundle, env.Value(product.edge_llm_key())],
+                           SCons.Action.Action(edge_llm_action, describe_product), PRODUCT=product)
+    env.NoCache(rendered, bundle, edge_llm)
     env.Precious(bundle)
     env.Clean(bundle, product.leftovers())
+    env.Clean(edge_llm, str(product.edge_llm_sums.parent))
     if not product.is_intact():
         env.AlwaysBuild(bundle)
-    return {"ptx": traced, "cubins": cubins, "libraries": rendered + libraries, "bundle": bundle}
+    return {"ptx": traced, "cubins": cubins, "libraries": rendered + libraries, "bundle": bundle, "edge-llm": edge_llm}
 
 
 def build(env: Any, arguments: Mapping[str, str], explain_flag: bool) -> dict[str, list]:
