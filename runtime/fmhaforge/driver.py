@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib
+import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from .errors import DriverError, DriverMissingError
+from .errors import DriverError, DriverMissingError, ForkedError
 
 TENSOR_MAP_BYTES = 128
 SPECIAL_STREAMS = (0, 1, 2)
@@ -49,7 +50,9 @@ class Driver:
     def __init__(self, module: Any = None):
         self._module = module
         self._initialised = False
+        self._pid = 0
         self._lock = threading.Lock()
+        self._device_count: int | None = None
         self._encoder: Callable[..., int] | None = None
         self._primary: dict[int, int] = {}
         self._attributes: dict[tuple[int, str], int] = {}
@@ -64,6 +67,7 @@ class Driver:
                 if not self._initialised:
                     self._module = self._module or _bindings()
                     self._checked("cuInit", self._invoke("cuInit", 0))
+                    self._pid = os.getpid()
                     self._initialised = True
         return self._module
 
@@ -96,8 +100,10 @@ class Driver:
         return int(self.call("cuDriverGetVersion"))
 
     def device_count(self) -> int:
-        """How many CUDA devices this process sees."""
-        return int(self.call("cuDeviceGetCount"))
+        """How many CUDA devices this process sees; asked once."""
+        if self._device_count is None:
+            self._device_count = int(self.call("cuDeviceGetCount"))
+        return self._device_count
 
     def device_name(self, device: int) -> str:
         """The marketing name of the device."""
@@ -130,7 +136,10 @@ class Driver:
 
         A stream that was created has a context, which decides. The special streams 0, 1 and 2 belong to the thread's current
         context if it is one of the wanted `device` (None: any), else to the primary context of that device (None: device 0).
+        Raises ForkedError in a child that was forked after the driver had been used.
         """
+        if self._initialised and self._pid != os.getpid():
+            raise ForkedError("CUDA was used before fork() and does not work in the child; start the child by spawn, or fork first")
         current = int(self.call("cuCtxGetCurrent"))
         if stream not in SPECIAL_STREAMS:
             context = int(self.call("cuStreamGetCtx", stream))

@@ -18,10 +18,10 @@
     |   `-- ReadOnlyError
     |-- DriverMissingError       cuda.bindings or libcuda cannot be loaded
     |-- DriverError              a driver call failed; `.call`, `.code`, `.status`
+    |-- ForkedError              the driver was initialised before fork(), and is used in the child
     `-- LoadError                a cubin cannot be made ready
         |-- EmptyLibraryError    it loaded, but holds no kernel
-        |-- CaptureError         a first load during stream capture
-        `-- ForkedError          loaded before fork(), used in the child
+        `-- CaptureError         a first load during stream capture
 """
 
 from __future__ import annotations
@@ -113,6 +113,10 @@ class DriverError(FmhaForgeError):
         self.status = status
 
 
+class ForkedError(FmhaForgeError):
+    """The process forked after the driver had been initialised; a CUDA context does not survive fork()."""
+
+
 class LoadError(FmhaForgeError):
     """The row `row` cannot be made ready on a device; `reason` says why and what to do."""
 
@@ -128,7 +132,3 @@ class EmptyLibraryError(LoadError):
 
 class CaptureError(LoadError):
     """A first load was asked for while the stream captures a graph."""
-
-
-class ForkedError(LoadError):
-    """The process forked after kernels had been loaded; a CUDA context does not survive fork()."""

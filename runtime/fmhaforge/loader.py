@@ -3,14 +3,13 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from . import launch
 from .driver import Driver
-from .errors import CaptureError, DriverError, EmptyLibraryError, ForkedError, LoadError
+from .errors import CaptureError, DriverError, EmptyLibraryError, LoadError
 from .metadata import Row
 from .query import ROUTE_PTX
 
@@ -43,7 +42,6 @@ class Loader:
         self._locks: dict[tuple, threading.Lock] = {}
         self._kernels: dict[tuple, Kernel] = {}
         self._ready: dict[tuple, Kernel] = {}
-        self._pid: int | None = None
 
     def prepare(self, row: Row, route: str, device: int, context: int, stream: int, preflight: str) -> Kernel:
         """The kernel of a row, loaded into the current context `context` of `device`.
@@ -53,7 +51,6 @@ class Loader:
         """
         home = (row.variant, row.sm, route, device)
         key = (*home, context)
-        self._refuse_fork(row)
         kernel = self._ready.get(key)
         if kernel is not None:
             return kernel
@@ -64,7 +61,6 @@ class Loader:
                 fresh = home not in self._kernels
                 kernel = self._load(row, route, device) if fresh else self._kernels[home]
                 self._finish(kernel, fresh)
-                self._pid = os.getpid()
                 self._kernels[home] = kernel
                 self._ready[key] = kernel  # published last, when everything about it is done
         return kernel
@@ -93,10 +89,6 @@ class Loader:
             del self._ready[key]
         with self._driver.context_of(kernel.device):
             self._driver.unload_library(kernel.library)
-
-    def _refuse_fork(self, row: Row) -> None:
-        if self._pid is not None and self._pid != os.getpid():
-            raise ForkedError(row.label, "was loaded before fork(); CUDA does not work in the child: start it by spawn, or fork first")
 
     def _refuse_capture(self, row: Row, stream: int, preflight: str) -> None:
         if self._driver.is_capturing(stream):

@@ -78,7 +78,7 @@ class Outcome:
 
 
 def random_case(operation: str, mask: str, head_dim: int, seed: int, num_q_heads: int = 4, num_kv_heads: int = 2, batch: int = 2,
-                seqlen_q: int = 20, seqlen_kv: int = 45, window: int = 7) -> Case:
+                seqlen_q: int = 24, seqlen_kv: int = 150, window: int = 7) -> Case:
     """A case with ragged lengths up to the given extents; the last sequence has all of them."""
     rng = random.Random(seed)
     q_lens = (*(rng.randint(0, seqlen_q) for _ in range(batch - 1)), seqlen_q)

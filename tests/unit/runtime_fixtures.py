@@ -5,6 +5,7 @@ import fmhaforge
 import pytest
 from fake_bundle import make_bundle
 from fake_cuda import FakeCuda
+from fmhaforge.bundle import Bundle
 from fmhaforge.driver import Driver
 
 
@@ -26,7 +27,12 @@ def cuda():
     return FakeCuda(90, 90, 86)
 
 
+def over(bundle, cuda):
+    """The same bundle over a fake driver, without reading it again."""
+    return Bundle(bundle.path, bundle.metadata, bundle.checksums, Driver(cuda))
+
+
 @pytest.fixture
-def loaded(bundle_path, cuda):
+def loaded(bundle, cuda):
     """The bundle over the fake driver."""
-    return fmhaforge.open(bundle_path, driver=Driver(cuda))
+    return over(bundle, cuda)

@@ -8,8 +8,7 @@ import pytest
 from fake_bundle import make_bundle
 from fake_cuda import SHARED_LIMIT, FakeCuda
 from fmhaforge import INT_MAX, FmhaForgeError, MaskType
-from fmhaforge.driver import Driver
-from runtime_fixtures import bundle_path  # noqa: F401
+from runtime_fixtures import bundle, bundle_path, over  # noqa: F401
 
 DEVICES = tuple(SHARED_LIMIT)
 DIMS = (64, 72, 80, 96, 128, 256, 512, 48, 192)
@@ -18,7 +17,7 @@ WINDOWS = {"causal": INT_MAX, "sliding_causal": 100}
 
 
 @pytest.fixture(scope="module")
-def partial_path(tmp_path_factory, manifest):
+def partial(tmp_path_factory, manifest):
     """A bundle with gaps: few SMs, no small d64, and shared memory that only some devices have."""
     def change(document):
         for row in document["rows"]:
@@ -27,7 +26,8 @@ def partial_path(tmp_path_factory, manifest):
             if row["head_dim"] == 80:
                 row["static_smem_bytes"] = 1 << 20
     names = ["fmha_v2_d64", "fmha_v2_d128*", "fmha_v2_d256*", "fmha_v2_vit_*", "fmha_v2_d64_small_paged"]
-    return make_bundle(tmp_path_factory.mktemp("partial") / "b", manifest, sms=[80, 89, 110, 120], variants=names, change=change)
+    path = make_bundle(tmp_path_factory.mktemp("partial") / "b", manifest, sms=[80, 89, 110, 120], variants=names, change=change)
+    return fmhaforge.open(path)
 
 
 def launch(bundle, cuda, operation, heads, dim, mask, dtype):
@@ -81,11 +81,11 @@ def operation_of(mask, rng):
 
 
 @pytest.mark.parametrize("sm", DEVICES)
-@pytest.mark.parametrize("path", ["bundle_path", "partial_path"])
+@pytest.mark.parametrize("path", ["bundle", "partial"])
 def test_random_requests(request, path, sm):
     rng = random.Random(sm)
     cuda = FakeCuda(sm)
-    bundle = fmhaforge.open(request.getfixturevalue(path), driver=Driver(cuda))
+    bundle = over(request.getfixturevalue(path), cuda)
     said = []
     for _ in range(250):
         mask = rng.choice([mask.value for mask in MaskType])
@@ -100,10 +100,10 @@ def test_random_requests(request, path, sm):
     assert not all(said) and any(said) == served
 
 
-def test_every_row_loads_and_launches_on_every_device_it_serves(bundle_path):
+def test_every_row_loads_and_launches_on_every_device_it_serves(bundle):
     devices = {sm: FakeCuda(sm) for sm in SHARED_LIMIT}
-    bundles = {sm: fmhaforge.open(bundle_path, driver=Driver(cuda)) for sm, cuda in devices.items()}
-    metadata = bundles[90].metadata
+    bundles = {sm: over(bundle, cuda) for sm, cuda in devices.items()}
+    metadata = bundle.metadata
     launched = set()
     for row in metadata.rows:
         assert agree(bundles[row.sm], devices[row.sm], row.sm, row.operation, (8, 2), row.head_dim, row.mask)

@@ -8,7 +8,7 @@ import pytest
 from fake_cuda import FakeTensor
 from fmhaforge import (INT_MAX, AlignmentError, ArgumentError, DeviceError, DtypeError, ReadOnlyError, ShapeError, StrideError,
                        UnsupportedError)
-from runtime_fixtures import bundle_path, cuda, loaded  # noqa: F401
+from runtime_fixtures import bundle, bundle_path, cuda, loaded  # noqa: F401
 from test_runner_launch import B, D, HKV, HQ, MAX_PAGES, PAGES, SCALE, SK, SQ, dense, lengths, paged
 
 Q_PACKED = (SQ * HQ * D, HQ * D, D, 1)

@@ -10,7 +10,7 @@ from fake_bundle import make_bundle, rewrite_metadata
 from fake_cuda import FakeCuda, FakeTensor
 from fmhaforge import INT_MAX, DriverError
 from fmhaforge.driver import Driver
-from runtime_fixtures import bundle_path, cuda, loaded  # noqa: F401
+from runtime_fixtures import bundle, bundle_path, cuda, loaded  # noqa: F401
 
 SCALE = 0.125
 SCALE_LOG2 = struct.pack("<f", SCALE * math.log2(math.e))

@@ -12,7 +12,7 @@ from fake_bundle import make_bundle, rewrite_metadata
 from fake_cuda import FakeCuda
 from fmhaforge import CaptureError, DriverError, DriverMissingError, EmptyLibraryError, ForkedError, IntegrityError, LoadError
 from fmhaforge.driver import Driver
-from runtime_fixtures import bundle_path, cuda, loaded  # noqa: F401
+from runtime_fixtures import bundle, bundle_path, cuda, loaded  # noqa: F401
 from test_runner_launch import D, HKV, HQ, SCALE, dense, lengths
 
 
@@ -192,11 +192,21 @@ def test_unload_and_load_again(loaded, cuda):
     assert len(cuda.launches) == 2
 
 
-def test_after_fork(loaded, cuda, monkeypatch):
+def test_after_fork(loaded, cuda):
+    """A forked child is told so; the parent goes on."""
     run(loaded, cuda, device=0)
-    monkeypatch.setattr(os, "getpid", lambda: -1)
-    with pytest.raises(ForkedError, match="spawn"):
-        run(loaded, cuda, device=0)
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            run(loaded, cuda, device=0)
+        except ForkedError as error:
+            status = 0 if "spawn" in str(error) and len(cuda.launches) == 1 else 2
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    run(loaded, cuda, device=0)
+    assert len(cuda.launches) == 2
 
 
 def test_without_a_driver(bundle_path):

@@ -10,9 +10,8 @@ import fmhaforge
 import pytest
 from fake_gpu import FakeGpu
 from fmhaforge import selftest
-from fmhaforge.driver import Driver
 from fmhaforge.reference import attend, causal, vision_block
-from runtime_fixtures import bundle_path  # noqa: F401
+from runtime_fixtures import bundle, bundle_path, over  # noqa: F401
 
 KINDS = [("llm", "causal", 64), ("llm", "sliding_causal", 128), ("padding", "padding", 256), ("vision_block", "vision_block", 256),
          ("paged", "causal", 64), ("paged", "sliding_causal", 128), ("paged_ragged", "causal", 128),
@@ -20,10 +19,9 @@ KINDS = [("llm", "causal", 64), ("llm", "sliding_causal", 128), ("padding", "pad
 
 
 @pytest.fixture
-def gpu_bundle(bundle_path):
-    rows = fmhaforge.open(bundle_path).metadata.rows
-    gpu = FakeGpu([row for row in rows if row.sm == 90], 90)
-    return gpu, fmhaforge.open(bundle_path, driver=Driver(gpu))
+def gpu_bundle(bundle):
+    gpu = FakeGpu([row for row in bundle.metadata.rows if row.sm == 90], 90)
+    return gpu, over(bundle, gpu)
 
 
 def outcome(gpu_bundle, operation, mask, head_dim, **options):
