@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from . import expr
@@ -15,6 +16,9 @@ from .fields import Fields
 
 SCHEMA_VERSION = 1
 """The schema that this runtime reads."""
+
+EXTRA_NAMES = frozenset({"sm_count"})
+"""Names that every plan may use besides the arguments: properties of the device."""
 
 PARAM_TYPES = ("ptr", "i32", "i64", "f32", "tensormap")
 
@@ -292,10 +296,34 @@ def _check_references(metadata: Metadata, fields: Fields) -> None:
         if (row.variant, row.sm) in seen:
             raise fields.error(where, f"repeats {row.label}")
         seen.add((row.variant, row.sm))
-        arguments = metadata.operations[row.operation].arguments
-        for name in row.plan.empty_if_zero:
-            if name not in arguments:
-                raise fields.error(f"{where}.plan.empty_if_zero", f"names {name!r}, which is no argument of {row.operation}")
+        _check_plan(row, metadata.operations[row.operation], f"{where}.plan", fields)
     missing = set(metadata.arch_table) - set(metadata.targets)
     if missing:
         raise fields.error("arch_table", f"serves SM {min(missing)}, which is not among the targets")
+
+
+def _check_plan(row: Row, operation: Operation, where: str, fields: Fields) -> None:
+    """A plan agrees with its row and uses the operation's arguments only."""
+    plan = row.plan
+    if plan.smem_bytes != row.smem_bytes:
+        raise fields.error(f"{where}.smem_bytes", f"is {plan.smem_bytes}, the row says {row.smem_bytes}")
+    threads = plan.block[0] * plan.block[1] * plan.block[2]
+    if threads != row.threads:
+        raise fields.error(f"{where}.block", f"has {threads} threads, the row says {row.threads}")
+    unknown = sorted(_plan_names(plan) - set(operation.arguments) - EXTRA_NAMES)
+    if unknown:
+        raise fields.error(where, f"names {unknown[0]!r}, which is no argument of {operation.name}")
+
+
+@lru_cache(maxsize=4096)
+def _plan_names(plan: Plan) -> frozenset[str]:
+    """Every name that a plan refers to."""
+    texts = list(plan.grid)
+    names = set(plan.empty_if_zero)
+    for param in plan.params:
+        if param.map is None:
+            texts.append(param.value or "")
+        else:
+            texts += (*param.map.dims, *param.map.strides_bytes)
+            names.add(param.map.base)
+    return frozenset(names.union(*map(expr.names, texts)))

@@ -105,7 +105,11 @@ def drop(*path):
     (put("rows", 0, "plan", "grid", ["1", "1"]), r"rows\[0\].plan.grid must have 3 items"),
     (put("rows", 0, "plan", "grid", ["1", "1 +", "1"]), r"rows\[0\].plan.grid cannot be read"),
     (put("rows", 0, "plan", "params", 0, "type", "f64"), r"params\[0\].type must be one of"),
-    (put("rows", 0, "plan", "empty_if_zero", ["nobody"]), "names 'nobody'"), (put("rows", 0, "operation", "conv"), "'conv'.*operations"),
+    (put("rows", 0, "plan", "empty_if_zero", ["nobody"]), "names 'nobody'"), (put("rows", 0, "plan", "grid", ["1", "x", "1"]), "names 'x'"),
+    (put("rows", 0, "plan", "params", 1, "value", "kv"), r"rows\[0\].plan names 'kv', which is no argument of llm"),
+    (put("rows", 1, "smem_bytes", 5), r"rows\[1\].plan.smem_bytes is \d+, the row says 5"),
+    (put("rows", 1, "threads", 5), r"rows\[1\].plan.block has \d+ threads, the row says 5"),
+    (put("rows", 0, "operation", "conv"), "'conv'.*operations"),
     (put("rows", 0, "family", "volta"), "'volta'.*families"), (put("rows", 0, "checked", 1), "checked must be true or false"),
     (put("arch_table", {"80": ["x"]}), r"arch_table.80\[0\]"), (put("arch_table", {"eighty": [80]}), "arch_table has a key"),
     (put("arch_table", {"70": [80]}), "SM 70.*targets"), (put("operations", "llm", "arguments", 0, "shape", "batch"), "shape must look like"),
@@ -180,8 +184,8 @@ def test_verify_ptx_and_shared_memory(copy):
     ptx = fmhaforge.open(copy).metadata.rows[0].ptx
     rewrite_metadata(copy, lambda document: [row.update(ptx_target="sm_75") for row in document["rows"] if row["ptx"] == ptx])
     assert any(file == ptx and ".target sm_75" in reason for file, reason in findings(copy))
-    rewrite_metadata(copy, put("rows", 0, "smem_bytes", 1 << 20))
-    assert any("1048576 bytes of shared memory" in reason for _, reason in findings(copy))
+    rewrite_metadata(copy, put("rows", 0, "static_smem_bytes", 1 << 20))
+    assert any("bytes of shared memory, its SM has" in reason for _, reason in findings(copy))
 
 
 def test_verify_paths_that_lead_out(copy):
@@ -239,12 +243,12 @@ def test_equal_bundles(small, copy):
 
 def test_differences(small, copy):
     old_digest = fmhaforge.open(small).checksums["ptx/sm_80/" + os.listdir(copy / "ptx/sm_80")[0]]
-    rewrite_metadata(copy, put("rows", 0, "plan", "smem_bytes", 5))
+    rewrite_metadata(copy, put("rows", 0, "plan", "params", 0, "value", "k"))
     rewrite_metadata(copy, put("provenance", "commit", "1" * 40))
     rewrite_metadata(copy, lambda document: document["rows"].pop(1))
     row = fmhaforge.open(small).metadata.rows
     found = differences(small, copy)
-    assert found == {("changed", f"{row[0].variant} sm_80.plan.smem_bytes"): (row[0].plan.smem_bytes, 5),
+    assert found == {("changed", f"{row[0].variant} sm_80.plan.params[0].value"): ("q", "k"),
                      ("removed", f"{row[1].variant} sm_110"): (row[1].raw, None),
                      ("changed", "provenance.commit"): ("0" * 40, "1" * 40)}
     assert len(old_digest) == 64
