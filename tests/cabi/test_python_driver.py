@@ -9,6 +9,7 @@ from pathlib import Path
 import fmhaforge
 import pytest
 from fake_bundle import make_bundle
+from fmhaforge import expr
 
 HERE = Path(__file__).resolve().parent
 
@@ -59,7 +60,7 @@ def bundle_path(tmp_path_factory, manifest):
 
 def test_every_call(stub, bundle_path):
     row = fmhaforge.open(bundle_path).metadata.rows[0]
-    tiles = -(-100 // row.raw["tile"]["m"])
+    grid = " ".join(str(expr.compile(text)({"seqlen_q": 100, "num_q_heads": 8, "batch": 2})) for text in row.plan.grid)
     log = stub / "log"
     environment = {**os.environ, "STUB_LOG": str(log), "LD_LIBRARY_PATH": str(stub), "PYTHONPATH": str(HERE.parents[1] / "runtime")}
     done = subprocess.run([sys.executable, "-c", CALLS, str(bundle_path)], capture_output=True, text=True, env=environment)
@@ -70,7 +71,7 @@ def test_every_call(stub, bundle_path):
     calls = log.read_text().splitlines()
     load = ["count 200", f"kernel {row.symbol} of 200", f"attribute 8 = {row.smem_bytes} of 300 on 0", "function of 300", "finish 400"]
     pointers = [f"pointer attribute 9 of {n}000000" for n in range(1, 6)]
-    launch = f"launch 300 grid {tiles} 8 2 block {row.threads} 1 1 smem {row.smem_bytes} stream {{}}, first 1000000, extra 0"
+    launch = f"launch 300 grid {grid} block {row.threads} 1 1 smem {row.smem_bytes} stream {{}}, first 1000000, extra 0"
     of_stream = ["context of stream 77", "push 100", "pop"]
     assert [call for call in calls if not call.startswith("init")] == [
         "retain 0", "push 100", "capturing 0", "load a cubin with 0 and 0 options", *load, "pop",

@@ -58,9 +58,8 @@ class FakeGpu(FakeCuda):
     def _execute(self, launched):
         row = self.rows[launched.symbol]
         p = {param.name: struct.unpack(SIZES[param.type], value)[0] for param, value in zip(row.plan.params, launched.params)}
-        batch, tiles = launched.grid[2], launched.grid[0]
-        p["head_dim"], p["batch"], p["rows"] = row.head_dim, batch, tiles * row.raw["tile"]["m"]
-        for b in range(batch):
+        p["head_dim"], p["batch"] = row.head_dim, launched.grid[row.plan.grid.index("batch")]
+        for b in range(p["batch"]):
             self._sequence(row, p, b)
 
     def _lengths(self, p, name, b):

@@ -43,7 +43,10 @@ def test_head_counts_that_do_not_are_refused_by_name(bundle, heads):
     assert not support and support.field in ("num_q_heads", "num_kv_heads") and support.field in support.reason
 
 
-def test_more_heads_than_a_grid_takes(bundle):
+def test_more_heads_than_a_grid_takes(tmp_path, manifest):
+    def heads_in_y(document):
+        document["rows"][0]["plan"]["grid"] = ["ceil_div(seqlen_q, 64)", "num_q_heads", "batch"]
+    bundle = fmhaforge.open(make_bundle(tmp_path, manifest, sms=[90], variants=["fmha_v2_d128"], change=heads_in_y))
     assert bundle.can_implement(65535, 1, 128, 90, "float16", "causal")
     support = bundle.can_implement(65536, 1, 128, 90, "float16", "causal")
     assert not support and support.field == "num_q_heads" and "65535" in support.reason
