@@ -17,7 +17,7 @@ from typing import Any
 import generator  # noqa: F401 - makes fmhaforge importable
 from fmhaforge import expr
 from generator.model import KernelSpec, Row
-from generator.operations import OPERATIONS, TYPE_SIZES, Operation
+from generator.operations import OPERATIONS, TYPE_SIZES, Operation, FAULT_REPORT
 
 TENSORMAP_BYTES = 128
 TENSORMAP_ALIGNMENT = 64
@@ -241,6 +241,7 @@ def _check_param(param: Param, operation: Operation) -> None:
 
 def _check_bare_name(name: str, type_: str, operation: Operation, where: str) -> None:
     fitting = [argument.name for argument in operation.arguments if argument.type == type_]
+    fitting += [FAULT_REPORT] if type_ == "ptr" else []
     if name not in fitting:
         raise PlanError(f"{where}: {name!r} is no {type_} argument of {operation.name}; there are {', '.join(fitting)}")
 

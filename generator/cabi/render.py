@@ -8,7 +8,7 @@ import json
 import re
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -72,7 +72,7 @@ def render(document: Mapping[str, Any], bundle: Path, out: Path, suffix: str = "
     if suffix and not re.fullmatch(r"\w+", suffix, re.ASCII):
         raise RenderError(f"suffix {suffix!r} can't end a C name; use letters, digits and _")
     try:
-        metadata = bundle_metadata.parse(json.dumps(document).encode(), "metadata.json")
+        metadata = _for_libraries(bundle_metadata.parse(json.dumps(document).encode(), "metadata.json"))
         model = make_model(metadata)
     except (SchemaError, KeyError, ValueError) as error:
         raise RenderError(f"metadata.json: {error.args[0] if isinstance(error, KeyError) else error}") from error
@@ -86,6 +86,11 @@ def render(document: Mapping[str, Any], bundle: Path, out: Path, suffix: str = "
     _write_source(model, sources)
     _copy_cubins(metadata, bundle, sources.source.parent / "cubins")
     return sources
+
+
+def _for_libraries(metadata: bundle_metadata.Metadata) -> bundle_metadata.Metadata:
+    """Checked variants are launched from Python, which hands them a fault report and reads it: libraries hold the others."""
+    return replace(metadata, rows=tuple(row for row in metadata.rows if not row.checked))
 
 
 def _headers(model: Model, suffix: str) -> dict[str, str]:

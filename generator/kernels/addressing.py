@@ -13,9 +13,10 @@ from typing import Any
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Int64
+from cutlass import Int32, Int64
 
-from .ops import Fixed
+from .fault_report import K_PAGE, KV_LENGTH, Q_LENGTH, V_PAGE, FaultReport
+from .ops import Fixed, select
 
 PAGE_TOKENS = 128
 #: Alignment that every row start has, in elements (16 bytes of fp16), which cp.async and TMA ask for.
@@ -40,18 +41,19 @@ class Rows(Fixed):
 
 @dataclass
 class DenseKeys(Fixed):
-    """Keys and values at a fixed stride (dense BSND and packed layouts)."""
+    """Keys and values at a fixed stride (dense BSND and packed layouts); keys at or past `limit` do not exist."""
 
     k: Rows
     v: Rows
+    limit: Any
 
     def k_tile(self, first_key):
-        """Address of the K rows that start at `first_key`."""
-        return self.k.at(first_key)
+        """(address of the K rows from `first_key` on, how many of them exist)."""
+        return self.k.at(first_key), self.limit - first_key
 
     def v_tile(self, first_key):
-        """Address of the V rows that start at `first_key`."""
-        return self.v.at(first_key)
+        """(address of the V rows from `first_key` on, how many of them exist)."""
+        return self.v.at(first_key), self.limit - first_key
 
     @property
     def strides(self):
@@ -60,25 +62,36 @@ class DenseKeys(Fixed):
 
 @dataclass
 class PagedKeys(Fixed):
-    """Keys and values in pages of 128 tokens; K and V pages are independent entries of the page list."""
+    """Keys and values in pages of 128 tokens; K and V pages are independent entries of the page list.
+
+    With a `report` every page id is checked before it is followed, and a tile on a page that does not exist has no rows.
+    """
 
     pool: Any
     pages: Any
     stride_plane: Any
     stride_page: Any
     stride_token: Any
+    limit: Any
+    num_flat_pages: Any = None
+    report: Any = None
 
-    def _rows(self, entry, first_key):
-        page = self.pages[entry]
+    def _rows(self, plane, first_key, code):
+        entry = first_key // PAGE_TOKENS
+        page, exist = self.pages[entry + plane], self.limit - first_key
+        if self.report is not None:
+            real = (page >= 0) & (page < self.num_flat_pages)
+            self.report.require(real, code, entry, page)
+            page, exist = select(real, page, Int32(0)), select(real, exist, Int32(0))
         offset = Int64(page) * self.stride_page + Int64(first_key % PAGE_TOKENS) * self.stride_token
-        return _advance(self.pool, offset)
+        return _advance(self.pool, offset), exist
 
     def k_tile(self, first_key):
-        return self._rows(first_key // PAGE_TOKENS, first_key)
+        return self._rows(0, first_key, K_PAGE)
 
     def v_tile(self, first_key):
         # One base address for both planes: the loop has no registers to spare.
-        return self._rows(first_key // PAGE_TOKENS + self.stride_plane, first_key)
+        return self._rows(self.stride_plane, first_key, V_PAGE)
 
     @property
     def strides(self):
@@ -128,14 +141,26 @@ def _table(pointer):
     return cute.make_tensor(pointer, cute.make_layout(1 << 30))
 
 
-def _paged_keys(a, batch, kv_head):
+def _paged_keys(a, batch, kv_head, limit, report):
     pages = _table(a.page_list + Int64(batch) * a.page_list_stride_batch)
     pool = _advance(a.kv_pool, Int64(kv_head) * a.pool_stride_head)
-    return PagedKeys(pool, pages, a.page_list_stride_plane, _aligned(a.pool_stride_page), _aligned(a.pool_stride_token))
+    strides = a.page_list_stride_plane, _aligned(a.pool_stride_page), _aligned(a.pool_stride_token)
+    return PagedKeys(pool, pages, *strides, limit, getattr(a, "num_flat_pages", None), report)
 
 
-def sequence(operation: str, a: SimpleNamespace, batch, head, head_dim: int) -> Sequence:
-    """The `Sequence` of (batch, query head) for an operation's kernel arguments `a` (named as in the launch plan)."""
+def _checked(length, holds, code, report):
+    """The length, or 0 and a report where it is not to be believed (checked kernels only)."""
+    if report is None:
+        return length
+    report.require(holds, code, Int32(0), length)
+    return select(holds, length, Int32(0))
+
+
+def sequence(operation: str, a: SimpleNamespace, batch, head, head_dim: int, report: FaultReport | None = None) -> Sequence:
+    """The `Sequence` of (batch, query head) for an operation's kernel arguments `a` (named as in the launch plan).
+
+    With a `report` (paged operations of checked kernels) lengths and page ids are verified before anything is read by them.
+    """
     kv_head = head // (a.num_q_heads // a.num_kv_heads)
 
     if operation == "vit":
@@ -144,18 +169,25 @@ def sequence(operation: str, a: SimpleNamespace, batch, head, head_dim: int) -> 
         def packed(name, h):
             return _packed_rows(getattr(a, name), getattr(a, f"{name}_stride_seq"), start, h, head_dim)
 
-        keys = DenseKeys(packed("k", kv_head), packed("v", kv_head))
+        keys = DenseKeys(packed("k", kv_head), packed("v", kv_head), length)
         return Sequence(length, length - length, length, length, packed("q", head), packed("o", head), keys)
 
     _, kv_len = _length(a.cu_kv_seqlens, batch)
+    if operation in ("paged", "paged_ragged"):
+        capacity = a.max_pages * PAGE_TOKENS
+        kv_len = _checked(kv_len, (kv_len >= 0) & (kv_len <= capacity), KV_LENGTH, report)
+        limit = cutlass.min(kv_len, capacity)
+        keys = _paged_keys(a, batch, kv_head, limit, report)
 
     if operation == "paged_ragged":
         start, q_len = _length(a.cu_q_seqlens, batch)
+        if report is not None:
+            inside = (start >= 0) & (q_len >= 0) & (q_len <= a.max_seqlen_q) & (start <= a.total_seqlen_q - q_len)
+            q_len = _checked(q_len, inside, Q_LENGTH, report)
 
         def rows(name):
             return _packed_rows(getattr(a, name), getattr(a, f"{name}_stride_seq"), start, head, head_dim)
 
-        keys, limit = _paged_keys(a, batch, kv_head), cutlass.min(kv_len, a.max_pages * PAGE_TOKENS)
         return Sequence(q_len, kv_len - q_len, limit, q_len, rows("q"), rows("o"), keys)
 
     def dense(name, h):
@@ -166,11 +198,11 @@ def sequence(operation: str, a: SimpleNamespace, batch, head, head_dim: int) -> 
     q_len = a.seqlen_q
     if operation in ("paged", "padding"):
         _, q_len = _length(a.cu_q_seqlens, batch)
+        q_len = _checked(q_len, (q_len >= 0) & (q_len <= a.seqlen_q), Q_LENGTH, report)
     readable = cutlass.min(q_len, a.seqlen_q)
-    if operation == "paged":
-        keys, limit = _paged_keys(a, batch, kv_head), cutlass.min(kv_len, a.max_pages * PAGE_TOKENS)
-    else:
-        keys, limit = DenseKeys(dense("k", kv_head), dense("v", kv_head)), cutlass.min(kv_len, a.seqlen_kv)
+    if operation != "paged":
+        limit = cutlass.min(kv_len, a.seqlen_kv)
+        keys = DenseKeys(dense("k", kv_head), dense("v", kv_head), limit)
     return Sequence(readable, kv_len - q_len, limit, a.seqlen_q, dense("q", head), dense("o", head), keys)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 
 from ..manifest import KernelSpec
-from ..operations import OPERATIONS
+from ..operations import FAULT_REPORT, OPERATIONS
 from ..plan import LaunchPlan
 
 #: Where a family's kernels are: module with `build(spec) -> object with .kernel` (a cute.kernel taking the plan's parameters as a tuple).
@@ -67,6 +67,8 @@ def _map_placeholders(count: int) -> list:
 
 def _placeholder(spec: KernelSpec, parameter, cutlass, cute):
     """A fake argument of a parameter's type; no memory stands behind it."""
+    if parameter.value == FAULT_REPORT:
+        return cute.runtime.make_ptr(cutlass.Int32, 0, cute.AddressSpace.gmem, assumed_align=4)
     if parameter.type == "ptr":
         argument = OPERATIONS[spec.operation].argument(parameter.value)
         element = {"float16": cutlass.Float16, "int32": cutlass.Int32}[argument.dtype]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..manifest import KernelSpec
-from ..operations import OPERATIONS
+from ..operations import FAULT_REPORT, OPERATIONS
 from ..plan import LaunchPlan, Param
 
 ELEMENT_BYTES = 2
@@ -30,13 +30,17 @@ class Threads:
 
     @property
     def rows(self) -> int:
+        """Rows that the block covers at a time."""
         return self.count // self.per_row
 
 
 def _walk(units_per_row: int, threads: int) -> Threads:
-    """As many threads beside each other as divide the row evenly, up to a warp."""
+    """Neighbouring threads take neighbouring units, a row to a power of two of them (at most a warp), so that a warp's access covers
+    whole rows. In a head_dim that is no power of two the last threads of a row have nothing to do: cheaper than rows in pieces,
+    whose 32-byte sectors would be fetched more than once.
+    """
     per_row = 1
-    while per_row < 32 and units_per_row % (per_row * 2) == 0:
+    while per_row < min(units_per_row, 32):
         per_row *= 2
     return Threads(threads, per_row)
 
@@ -139,8 +143,10 @@ def geometry(spec: KernelSpec) -> Geometry:
     return Geometry(spec.head_dim, tile.m, tile.n, tile.warps, tile.column_groups, bool(tile.shared_sums), bool(tile.softmax_first))
 
 
-#: ABI arguments that no kernel needs: the grid carries the batch, and the rest only serve checks.
-_UNUSED = {"batch", "total_seqlen", "total_seqlen_q", "num_flat_pages", "max_seqlen", "max_seqlen_q"}
+#: ABI arguments that no kernel needs: the grid carries the batch, and the rest only serve checks...
+_UNUSED = {"batch", "total_seqlen", "max_seqlen"}
+#: ...on the host, or on the device in a checked kernel.
+_FOR_CHECKS = {"total_seqlen_q", "num_flat_pages", "max_seqlen_q"}
 _ORDER = {"ptr": 0, "i64": 1, "i32": 2, "f32": 3}
 #: The extent that the query tiles of an operation cover.
 _QUERY_EXTENT = {"vit": "max_seqlen", "paged_ragged": "max_seqlen_q"}
@@ -152,19 +158,25 @@ def kernel_parameters(spec: KernelSpec) -> tuple[Param, ...]:
     used = [
         argument
         for argument in OPERATIONS[spec.operation].arguments
-        if (argument.name not in _UNUSED or (spec.checked and argument.name == "num_flat_pages"))
+        if argument.name not in _UNUSED
+        and (spec.checked or argument.name not in _FOR_CHECKS)
         and (argument.name != "window_size_left" or windowed)
     ]
     used.sort(key=lambda argument: _ORDER[argument.type])
-    return tuple(Param(argument.name, argument.type, argument.name) for argument in used)
+    report = (Param(FAULT_REPORT, "ptr", FAULT_REPORT),) if spec.checked else ()
+    return report + tuple(Param(argument.name, argument.type, argument.name) for argument in used)
 
 
 def plan(spec: KernelSpec) -> LaunchPlan:
-    """The launch plan of a kernel: one block per (query tile, query head, batch entry)."""
+    """The launch plan of a kernel: one block per (query head, query tile, batch entry).
+
+    Heads vary fastest: blocks that run together share keys (GQA) and stand at like places of their sequences, and under a causal mask
+    the long tiles of all heads start before the short ones.
+    """
     g = geometry(spec)
     extent = _QUERY_EXTENT.get(spec.operation, "seqlen_q")
     return LaunchPlan(
-        grid=(f"ceil_div({extent}, {g.m})", "num_q_heads", "batch"),
+        grid=("num_q_heads", f"ceil_div({extent}, {g.m})", "batch"),
         block=(g.threads, 1, 1),
         cluster=(1, 1, 1),
         smem_bytes=g.shared_bytes,

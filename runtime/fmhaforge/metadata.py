@@ -17,6 +17,9 @@ from .fields import Fields
 SCHEMA_VERSION = 1
 """The schema that this runtime reads."""
 
+FAULT_REPORT = "fault_report"
+"""The pointer that plans of checked variants use besides the arguments: where the kernel reports a wrong page id or length."""
+
 EXTRA_NAMES = frozenset({"sm_count"})
 """Names that every plan may use besides the arguments: properties of the device."""
 
@@ -310,7 +313,7 @@ def _check_plan(row: Row, operation: Operation, where: str, fields: Fields) -> N
     threads = plan.block[0] * plan.block[1] * plan.block[2]
     if threads != row.threads:
         raise fields.error(f"{where}.block", f"has {threads} threads, the row says {row.threads}")
-    unknown = sorted(_plan_names(plan) - set(operation.arguments) - EXTRA_NAMES)
+    unknown = sorted(_plan_names(plan) - set(operation.arguments) - EXTRA_NAMES - ({FAULT_REPORT} if row.checked else set()))
     if unknown:
         raise fields.error(where, f"names {unknown[0]!r}, which is no argument of {operation.name}")
 

@@ -16,6 +16,7 @@ from cutlass import Float16, Int32
 
 from ...plans.ampere import geometry, kernel_parameters
 from .. import addressing
+from ..fault_report import FaultReport
 from ..masks import in_interval, make_mask
 from ..ops import Fixed, reread, select
 from ..softmax import NEG_INF, OnlineSoftmax
@@ -39,15 +40,24 @@ class Attention(Fixed):
     def kernel(self, arguments):
         a = SimpleNamespace(**dict(zip(self.names, arguments)))
         thread, _, _ = cute.arch.thread_idx()
-        tile, head, batch = cute.arch.block_idx()
-        first_row = self.first_row(tile, cute.arch.grid_dim()[0])
-        sequence = addressing.sequence(self.spec.operation, a, batch, head, self.spec.head_dim)
+        head, tile, batch = cute.arch.block_idx()
+        first_row = self.first_row(tile)
+        sequence = self.sequence(a, batch, head, thread)
         if first_row < sequence.rows:
             self.attend(a, sequence, batch, first_row, thread)
 
-    def first_row(self, tile, tiles):
+    def sequence(self, a, batch, head, thread):
+        """The rows and keys of (batch, query head); a checked kernel verifies them on the way."""
+        report = FaultReport(a.fault_report, batch, thread) if self.spec.checked else None
+        return addressing.sequence(self.spec.operation, a, batch, head, self.spec.head_dim, report)
+
+    def load_tile(self, loader, target, rows, stride):
+        """Start the copy of a K or V tile: `rows` is (address, how many rows exist)."""
+        loader.load(target, rows[0], stride, self.g.n, rows[1])
+
+    def first_row(self, tile):
         """First query row of a block. Under a causal mask the last rows see the most keys and go first, so that short tiles fill the tail."""
-        return (tiles - 1 - tile if self.longest_first else tile) * self.g.m
+        return (cute.arch.grid_dim()[1] - 1 - tile if self.longest_first else tile) * self.g.m
 
     @cute.jit
     def attend(self, a, sequence, batch, first_row, thread):
@@ -77,13 +87,13 @@ class Attention(Fixed):
         loader.load(s_q, sequence.q.at(first_row), sequence.q.stride, g.m, sequence.q_len - first_row)
         if first_tile < end_tile:
             first_key = first_tile * g.n
-            loader.load(s_k, keys.k_tile(first_key), k_stride, g.n, sequence.key_limit - first_key)
+            self.load_tile(loader, s_k, keys.k_tile(first_key), k_stride)
         commit()
 
         for j in cutlass.range(first_tile, end_tile, unroll=1):
             first_key = j * g.n
             wait_for_copies()
-            loader.load(s_v, keys.v_tile(first_key), v_stride, g.n, sequence.key_limit - first_key)
+            self.load_tile(loader, s_v, keys.v_tile(first_key), v_stride)
             commit()
 
             products.score()
@@ -96,7 +106,7 @@ class Attention(Fixed):
             exchange.fetch_probabilities(products)
             next_key = first_key + g.n
             if j + 1 < end_tile:
-                loader.load(s_k, keys.k_tile(next_key), k_stride, g.n, sequence.key_limit - next_key)
+                self.load_tile(loader, s_k, keys.k_tile(next_key), k_stride)
             commit()
             if cutlass.const_expr(not g.softmax_first):
                 self.weigh(softmax, products, exchange, thread)
@@ -110,9 +120,9 @@ class Attention(Fixed):
 
     def store(self, a, shape, staged):
         """Write the staged output tile. Its place is worked out only now: the mainloop has no registers to spare for it."""
-        batch, head, thread = reread("ctaid.z"), reread("ctaid.y"), reread("tid.x")
-        sequence = addressing.sequence(self.spec.operation, a, batch, head, self.spec.head_dim)
-        first_row = self.first_row(reread("ctaid.x"), cute.arch.grid_dim()[0])
+        head, batch, thread = reread("ctaid.x"), reread("ctaid.z"), reread("tid.x")
+        sequence = self.sequence(a, batch, head, thread)
+        first_row = self.first_row(reread("ctaid.y"))
         epilogue.store(shape, staged, sequence.o, first_row, sequence.rows, sequence.q_len, thread)
 
     def mask(self, a, sequence, batch, first_row, thread, storage):
@@ -132,7 +142,7 @@ class Attention(Fixed):
         """
         scores = row_view(products.scores)
         row_in_tile, column = products.position(reread("tid.x"))
-        first_row = self.first_row(reread("ctaid.x"), cute.arch.grid_dim()[0]) + row_in_tile
+        first_row = self.first_row(reread("ctaid.y")) + row_in_tile
         for r in range(cute.size(scores, mode=[0])):
             row = first_row + products.row_offset(r)
             intervals = [(mask.lower(row), mask.upper(row))]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import cutlass
 import cutlass.cute as cute
+from cutlass import Int32
 
+from ..ops import select
 from .mma import Products, row_view
 from .tile import VECTOR, TileShape
 
@@ -22,19 +24,18 @@ def store(shape: TileShape, source, rows, first_row, row_limit, valid_rows, thre
     g, threads = shape.g, shape.load_threads
     copy = shape.vector_copy()
     part = copy.get_slice(thread)
-    tile = cute.make_tensor(rows.at(first_row), cute.make_layout((g.m, g.qk_dim), stride=(rows.stride, 1)))
-    src, dst = part.partition_S(source), part.partition_D(tile)
-    unit = thread % threads.per_row
+    src = part.partition_S(shape.walked(source.iterator, g.m, g.row_pitch))
+    dst = part.partition_D(shape.walked(rows.at(first_row), g.m, rows.stride))
+    # Threads without a unit of the row, or with one of the zeros past head_dim, store nothing.
+    limit = row_limit
+    if cutlass.const_expr(shape.idle_threads or shape.zero_units):
+        limit = select(thread % threads.per_row < g.head_dim // VECTOR, row_limit, Int32(0))
     for i in cutlass.range_constexpr(cute.size(src, mode=[1])):
         row = first_row + thread // threads.per_row + i * threads.rows
-        if row < row_limit:
+        if row < limit:
             for k in cutlass.range_constexpr(cute.size(src, mode=[2])):
                 held = cute.make_rmem_tensor_like(src[None, i, k])
                 cute.copy(copy, src[None, i, k], held)
                 if row >= valid_rows:
                     held.fill(0.0)
-                if cutlass.const_expr((k + 1) * threads.per_row * VECTOR <= g.head_dim):
-                    cute.copy(copy, held, dst[None, i, k])
-                else:
-                    if unit + k * threads.per_row < g.head_dim // VECTOR:
-                        cute.copy(copy, held, dst[None, i, k])
+                cute.copy(copy, held, dst[None, i, k])

@@ -15,7 +15,6 @@ from ...plans.ampere import ELEMENT_BYTES, Geometry
 from ..ops import Fixed
 
 VECTOR = 8  # fp16 elements in a 16-byte access
-SECTOR = 16  # fp16 elements in a 32-byte sector of L2
 MMA_M, MMA_N, MMA_K = 16, 8, 16
 
 
@@ -25,11 +24,21 @@ class TileShape(Fixed):
     def __init__(self, geometry: Geometry):
         self.g = geometry
         self.load_threads = geometry.load_threads
+        #: 16-byte units of a shared row, how many of them are zeros past head_dim, and whether some threads have no unit.
+        self.units = geometry.qk_dim // VECTOR
+        self.zero_units = self.units - geometry.head_dim // VECTOR
+        self.idle_threads = self.units % self.load_threads.per_row != 0
 
     def shared_tensor(self, storage, offset: int, rows: int, columns: int):
         """A [rows, columns] row-major view of shared memory at an element offset."""
         layout = cute.make_layout((rows, columns), stride=(self.g.row_pitch, 1))
         return cute.make_tensor(storage + offset, layout)
+
+    def walked(self, pointer, rows: int, stride):
+        """[rows, columns] at a pointer as the copying threads walk over it: every thread has a column, used or not."""
+        per_row = self.load_threads.per_row
+        columns = -(-self.units // per_row) * per_row * VECTOR
+        return cute.make_tensor(pointer, cute.make_layout((rows, columns), stride=(stride, 1)))
 
     def shared_sums(self, storage, thread):
         """This thread's row sums in shared memory (neighbouring threads in neighbouring banks), or None for registers."""
@@ -54,12 +63,8 @@ class TileShape(Fixed):
         )
 
     def async_copy(self):
-        """Global to shared, 16 bytes a thread, zero-filled where the predicate is false.
-
-        Rows of whole 32-byte sectors go past L1; other rows share sectors between their steps, which L1 then serves.
-        """
-        modes = cpasync.LoadCacheMode
-        mode = modes.GLOBAL if self.g.head_dim % SECTOR == 0 else modes.ALWAYS
+        """Global to shared past L1, 16 bytes a thread, zero-filled where the predicate is false."""
+        mode = cpasync.LoadCacheMode.GLOBAL
         return self._tiled(cute.make_copy_atom(cpasync.CopyG2SOp(cache_mode=mode), Float16, num_bits_per_copy=128))
 
     def vector_copy(self):
