@@ -240,10 +240,17 @@ def build(env: Any, arguments: Mapping[str, str], explain_flag: bool) -> dict[st
     if not env.GetOption("no_exec"):
         begin(session)
     nodes = declare(env, session, product)
-    progress.total = sum(map(len, nodes.values()))
+    progress.total = expected(nodes, SCons.Script.COMMAND_LINE_TARGETS)
     SCons.Script.Progress(visited(session))
     atexit.register(finish, session, product, nodes["bundle"])
     return nodes
+
+
+def expected(nodes: dict[str, list], targets: list[str]) -> int:
+    """How many files a build of `targets` (default: the bundle) looks at. The groups stand in the order in which they need each other."""
+    groups = list(nodes)
+    wanted = [groups.index(target) if target in groups else len(groups) - 1 for target in targets] or [groups.index("bundle")]
+    return sum(len(nodes[group]) for group in groups[: max(wanted) + 1])
 
 
 def visited(session: Session):

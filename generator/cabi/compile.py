@@ -58,7 +58,10 @@ class Zig:
 
     def run(self, arguments: Sequence[str], folder: Path) -> str:
         """Run zig in `folder` and hand back its standard output. Raises CompileError when it fails."""
-        environment = {**os.environ, "ZIG_LOCAL_CACHE_DIR": str(self.cache.resolve()), "ZIG_GLOBAL_CACHE_DIR": str(self.cache.resolve())}
+        # Nothing else of the caller's settings: CPATH, CFLAGS and their like would choose other headers or other bytes.
+        inherited = {name: os.environ[name] for name in ("PATH", "HOME", "LD_LIBRARY_PATH", "TMPDIR") if name in os.environ}
+        environment = {**inherited, "LC_ALL": "C.UTF-8", "ZIG_LOCAL_CACHE_DIR": str(self.cache.resolve()),
+                       "ZIG_GLOBAL_CACHE_DIR": str(self.cache.resolve())}
         command = [*self.command, *arguments]
         done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
         if done.returncode != 0:

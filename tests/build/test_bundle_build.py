@@ -103,7 +103,8 @@ def test_the_same_bytes_elsewhere(built, tmp_path, zig_cache):
     other = FakeTree(tmp_path / "another place, ü")
     (other.folder / "build").mkdir()
     command = ["sh", "-c", 'umask 077; exec "$@"', "sh", *other.command("-j1", *ARGUMENTS)]
-    settings = other.environment(LC_ALL="C", LANG="de_DE", TZ="Asia/Tokyo", PYTHONHASHSEED="12345", USER="somebody", CUTE_DSL_KEEP_PTX="1")
+    other.write("headers/stdint.h", "#error a header of the caller's\n")
+    settings = other.environment(CPATH=str(other.folder / "headers"), CFLAGS="-O0", LC_ALL="C", LANG="de_DE", TZ="Asia/Tokyo", PYTHONHASHSEED="12345", USER="somebody", CUTE_DSL_KEEP_PTX="1")
     done = subprocess.run(command, cwd=other.folder, env=settings, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert contents(other.folder / BUNDLE) == contents(built.folder / BUNDLE)
