@@ -5,15 +5,18 @@ from __future__ import annotations
 
 import hashlib
 import os
+import platform
 import stat
 import threading
 from pathlib import Path
 
 from . import driver as driver_module
 from . import query as query_module
+from .clib import CLibrary, library_file
 from .driver import Driver
 from .dtypes import MaskType, dtype_name, mask_name
 from .errors import ArgumentError, BundleError, BundleNotFoundError, IntegrityError
+from .library_runner import LibraryRunner
 from .loader import Loader
 from .metadata import Metadata, parse
 from .query import Query, Support, Verdict
@@ -32,6 +35,7 @@ class Bundle:
         self.checksums = checksums
         self._driver = driver
         self._loader: Loader | None = None
+        self._library: CLibrary | None = None
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
@@ -92,15 +96,35 @@ class Bundle:
             return self._loader
 
     def runner(self, num_q_heads: int, num_kv_heads: int, head_dim: int, batch_size: int = 0, seqlen_q: int = 0, kv_seqlen: int = 0,
-               use_small_d64: bool = True, device: int | None = None, **options: object) -> Runner:
+               use_small_d64: bool = True, device: int | None = None, *, library: bool = False, **options: object) -> Runner:
         """A runner for one attention shape; sizes of 0 are taken from the tensors.
 
-        `device` is a CUDA ordinal; None means the device of the stream, or the current one. Options for validation:
+        `device` is a CUDA ordinal; None means the device of the stream, or the current one. `library=True` gives a LibraryRunner,
+        which launches through the bundle's C library and can prepare launches. Options for validation:
         `route="driver-ptx"` has the driver assemble the row's PTX instead of loading its cubin, `row_sm=80` and
         `family="ampere"` restrict the rows, `checked=True` takes the checked variants. Raises ArgumentError.
         """
-        return Runner(self, num_q_heads, num_kv_heads, head_dim, batch_size, seqlen_q, kv_seqlen, use_small_d64, device,
-                      **options)  # type: ignore[arg-type]
+        kind = LibraryRunner if library else Runner
+        return kind(self, num_q_heads, num_kv_heads, head_dim, batch_size, seqlen_q, kv_seqlen, use_small_d64, device,
+                    **options)  # type: ignore[arg-type]
+
+    @property
+    def library(self) -> CLibrary:
+        """The bundle's C library for this machine, verified and opened once. Raises BundleError or CLibraryError."""
+        with self._lock:
+            if self._library is None:
+                self._library = self._open_library()
+            return self._library
+
+    def _open_library(self) -> CLibrary:
+        name = library_file()
+        if name not in self.checksums:
+            raise BundleError(self.path, f"has no {name}; build the bundle with hosts={platform.machine()}")
+        self.read(name, self.checksums[name])
+        try:
+            return CLibrary(self.path / name)
+        except OSError as error:
+            raise BundleError(self.path / name, f"cannot be opened ({error}); fetch the bundle again") from error
 
     def unload(self) -> None:
         """Unloads the kernels loaded so far. No launch or graph may be using them; later calls load them again."""

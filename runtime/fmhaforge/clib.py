@@ -7,7 +7,8 @@ This is the fast path of the runtime (a prepared launch is one foreign call) and
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping
+import platform
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
 
@@ -83,6 +84,12 @@ def make_args(operation: Operation, values: Mapping[str, int | float]) -> ctypes
     return struct(size=ctypes.sizeof(struct), **{name: values[name] for name in operation.arguments})
 
 
+def library_file() -> str:
+    """The path of the C library for this machine within a bundle."""
+    host = {"arm64": "aarch64"}.get(platform.machine(), platform.machine())
+    return f"lib/{host}/libfmhaforge.so.0"
+
+
 class CLibrary:
     """An opened libfmhaforge.so. Raises OSError when the file can't be opened and CLibraryError when a call fails."""
 
@@ -112,18 +119,27 @@ class CLibrary:
         """The reason of this thread's last failure."""
         return self._dll.fmhaforge_last_reason().decode()
 
-    def _check(self, call: str, status: int) -> None:
-        if status:
-            raise CLibraryError(call, STATUSES[status], self.last_reason())
-
     def rows(self) -> list[Row]:
         """Every row of the library."""
         return [self._dll.fmhaforge_row_at(index).contents for index in range(self._dll.fmhaforge_row_count())]
 
+    def row(self, index: int) -> ctypes._Pointer:
+        """The row at an index; the order is that of the metadata."""
+        return self._dll.fmhaforge_row_at(index)
+
+    def launcher(self, operation: str) -> Callable[[ctypes._Pointer, int, int], int]:
+        """The launch function of an operation: (row, address of the argument struct, stream) -> status."""
+        return getattr(self._dll, f"fmhaforge_launch_{operation}")
+
+    def check(self, call: str, status: int) -> None:
+        """Raises CLibraryError unless `status` is 0; `call` is the function that gave it."""
+        if status:
+            raise CLibraryError(call, STATUSES[status], self.last_reason())
+
     def query(self, problem: Problem) -> ctypes._Pointer:
         """The row that serves `problem`. CLibraryError (UNSUPPORTED) with the reason when none does."""
         row = RowPointer()
-        self._check("fmhaforge_query", self._dll.fmhaforge_query(ctypes.byref(problem), ctypes.byref(row)))
+        self.check("fmhaforge_query", self._dll.fmhaforge_query(ctypes.byref(problem), ctypes.byref(row)))
         return row
 
     def why_not(self, problem: Problem) -> Refusal:
@@ -131,23 +147,27 @@ class CLibrary:
         refusal = Refusal(size=ctypes.sizeof(Refusal))
         status = self._dll.fmhaforge_why_not(ctypes.byref(problem), ctypes.byref(refusal))
         if STATUSES[status] not in ("OK", "UNSUPPORTED"):
-            self._check("fmhaforge_why_not", status)
+            self.check("fmhaforge_why_not", status)
         return refusal
 
     def find_row(self, variant: str, sm: int = CURRENT_DEVICE) -> ctypes._Pointer:
         """The row of a variant for a device's SM."""
         row = RowPointer()
-        self._check("fmhaforge_find_row", self._dll.fmhaforge_find_row(variant.encode(), sm, ctypes.byref(row)))
+        self.check("fmhaforge_find_row", self._dll.fmhaforge_find_row(variant.encode(), sm, ctypes.byref(row)))
         return row
+
+    def try_preload(self, row: ctypes._Pointer, stream: int = 0) -> int:
+        """Load a row on the current device: the status, 0 for success."""
+        return self._dll.fmhaforge_preload(row, stream)
 
     def preload(self, row: ctypes._Pointer, stream: int = 0) -> None:
         """Load a row on the current device."""
-        self._check("fmhaforge_preload", self._dll.fmhaforge_preload(row, stream))
+        self.check("fmhaforge_preload", self.try_preload(row, stream))
 
     def launch(self, operation: str, row: ctypes._Pointer, args: ctypes.Structure, stream: int = 0) -> None:
         """Launch a row with an argument struct of `make_args`."""
         call = f"fmhaforge_launch_{operation}"
-        self._check(call, getattr(self._dll, call)(row, ctypes.addressof(args), stream))
+        self.check(call, self.launcher(operation)(row, ctypes.addressof(args), stream))
 
     def scale_log2(self, attention_scale: float) -> float:
         """attention_scale x log2(e), rounded to float32."""

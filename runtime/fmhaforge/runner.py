@@ -12,6 +12,7 @@ from .driver import Place
 from .dtypes import INT_MAX, MaskType, dtype_name
 from .errors import ArgumentError, DeviceError, UnsupportedError
 from .loader import Kernel
+from .metadata import Row
 from .names import public_name
 from .query import ROUTE_CUBIN, ROUTES, Query, Support, request_problem, select
 from .scalars import extent
@@ -181,7 +182,7 @@ class Runner:
         support = self._select(operation, mask, place.device, self._sizes.get("seqlen_q") if seqlen_name == "seqlen_q" else None)
         with self._driver.current(place):
             for row in support.rows:
-                self._bundle.loader.prepare(row, self._route, place.device, place.context, handle, name)
+                self._ready(row, place, handle, name)
         return support
 
     def _run(self, operation: str, mask: MaskType, preflight: str, stream: object, attention_scale: float | None,
@@ -202,8 +203,16 @@ class Runner:
         row = self._select(operation, mask, place.device, seqlen_q).rows[0]
         with self._driver.current(place):
             self._check_devices(place.device, views)
-            kernel = self._bundle.loader.prepare(row, self._route, place.device, place.context, handle, preflight)
-            self._launch(kernel, shape, {**addresses, "scale_log2": scale}, handle)
+            self._submit(row, place, shape, {**addresses, "scale_log2": scale}, handle, preflight)
+
+    def _ready(self, row: Row, place: Place, stream: int, preflight: str) -> None:
+        """Loads a row into the current context, which is that of `place`."""
+        self._bundle.loader.prepare(row, self._route, place.device, place.context, stream, preflight)
+
+    def _submit(self, row: Row, place: Place, shape: layout.Layout, values: Mapping[str, int | float], stream: int, preflight: str) -> None:
+        """Loads a row if need be and launches it. `values` are the arguments that are not in `shape`: addresses and scale."""
+        kernel = self._bundle.loader.prepare(row, self._route, place.device, place.context, stream, preflight)
+        self._launch(kernel, shape, values, stream)
 
     def _launch(self, kernel: Kernel, shape: layout.Layout, values: Mapping[str, int | float], stream: int) -> None:
         bound = shape.bound_plan(kernel.plan, kernel.sm_count)

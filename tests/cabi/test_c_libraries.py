@@ -187,18 +187,14 @@ def test_system_linker_takes_the_archive(built, tmp_path, compiler, source):
     assert "fmha_v2_d64 SM 87" in run(tmp_path / "consumer")
 
 
-@pytest.mark.parametrize("architecture", ["x86_64", "aarch64"])
-def test_query_runs_on_every_host(built, zig, tmp_path, architecture):
-    """The same source, linked statically against musl, so that an emulator needs no system of that host."""
-    emulator = [] if architecture == "x86_64" else [shutil.which("qemu-aarch64") or shutil.which("qemu-aarch64-static")]
-    if emulator == [None]:
+def test_query_runs_on_aarch64(built, zig, tmp_path):
+    """The same source, linked statically against musl, so that the emulator needs no system of that host."""
+    emulator = shutil.which("qemu-aarch64") or shutil.which("qemu-aarch64-static")
+    if emulator is None:
         pytest.skip("no qemu-aarch64 here")
-    shutil.copyfile(HERE / "consumer.c", tmp_path / "consumer.c")
-    library = str(built.sources.source)
-    flags = ("-std=c11", "-D_GNU_SOURCE", "-O1", "-static", f"-I{built.sources.include}", f"-I{built.sources.source.parent}")
-    zig.run(("cc", "-target", f"{architecture}-linux-musl", *flags, str(tmp_path / "consumer.c"), library, "-o", str(tmp_path / "consumer")),
-            built.sources.source.parent)
-    done = subprocess.run([*emulator, str(tmp_path / "consumer")], capture_output=True, text=True, check=False)
+    zig.run(("cc", "-target", "aarch64-linux-musl", "-std=c11", "-D_GNU_SOURCE", "-O1", "-static", f"-I{built.sources.include}",
+             str(HERE / "consumer.c"), str(built.sources.source), "-o", str(tmp_path / "consumer")), built.sources.source.parent)
+    done = subprocess.run([emulator, str(tmp_path / "consumer")], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert lines[0].startswith("fmha_v2_d64 SM 87 of ") and lines[1].startswith("FMHAFORGE_ERROR_UNSUPPORTED: sm 75 is not served")

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A runner that launches through the bundle's C library, and launches prepared once and made many times."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Mapping
+
+from . import layout
+from .clib import CLibrary, CLibraryError, make_args
+from .driver import Place
+from .errors import ArgumentError, CaptureError, ForkedError, LoadError
+from .metadata import Row
+from .query import ROUTE_CUBIN
+from .runner import Runner
+
+_RAISED = {"STREAM_CAPTURING": CaptureError, "LOAD": LoadError, "WRONG_DEVICE": LoadError, "FORKED": ForkedError}
+
+
+class PreparedLaunch:
+    """A checked launch of one row with its arguments; made by `LibraryRunner.prepare`. Calling it enqueues the work.
+
+    `args` is the C argument struct: its fields, such as `args.q` (an address) or `args.seqlen_q`, may be changed between calls; the library
+    checks them again at each call. The device of the runner must be the current one, and the memory must live until the work is done.
+    """
+
+    __slots__ = ("row", "args", "stream", "_library", "_name", "_launch", "_handle", "_address")
+
+    def __init__(self, library: CLibrary, row: Row, handle: ctypes._Pointer, args: ctypes.Structure, stream: int):
+        self.row = row
+        self.args = args
+        self.stream = stream
+        self._library = library
+        self._name = f"fmhaforge_launch_{row.operation}"
+        self._launch = library.launcher(row.operation)
+        self._handle = handle
+        self._address = ctypes.addressof(args)
+
+    def __call__(self) -> None:
+        """Enqueues the work. Raises CLibraryError, or LoadError for a row that cannot be loaded."""
+        status = self._launch(self._handle, self._address, self.stream)
+        if status:
+            _check(self._library, self.row, self._name, status)
+
+
+class LibraryRunner(Runner):
+    """A Runner whose loads and launches go through the C library of the bundle; made by `Bundle.runner(..., library=True)`.
+
+    Same functions, checks, rows and results as Runner.
+    """
+
+    def __init__(self, bundle, *sizes: object, **options: object):
+        super().__init__(bundle, *sizes, **options)  # type: ignore[arg-type]
+        if self._route != ROUTE_CUBIN:
+            raise ArgumentError("route", f"{self._route!r} does not go through the C library; leave library=True out")
+        self._library: CLibrary = bundle.library
+        self._indices = {(row.variant, row.sm): index for index, row in enumerate(bundle.metadata.rows)}
+        self._preparing = threading.local()
+
+    def prepare(self, function: str, *arguments: object, **named: object) -> PreparedLaunch | None:
+        """Checks and loads what `function` ("run", "run_paged", ...) would launch with these arguments, and launches nothing.
+
+        Returns None when there is nothing to launch. Raises what the function raises.
+        """
+        if not function.startswith("run") or not hasattr(Runner, function):
+            raise ArgumentError("function", f"{function!r} is no function that launches; use run, run_paged, run_paged_ragged, run_padding, "
+                                            "run_vision_block or run_vit")
+        self._preparing.launches = []
+        try:
+            getattr(self, function)(*arguments, **named)
+            return self._preparing.launches.pop() if self._preparing.launches else None
+        finally:
+            del self._preparing.launches
+
+    def _handle(self, row: Row) -> ctypes._Pointer:
+        handle = self._library.row(self._indices[row.variant, row.sm])
+        if handle.contents.cubin_sha256.decode() != row.cubin_sha256:
+            raise LoadError(row.label, "the C library holds another cubin than the metadata says; fetch the bundle again")
+        return handle
+
+    def _ready(self, row: Row, place: Place, stream: int, preflight: str) -> None:
+        status = self._library.try_preload(self._handle(row), stream)
+        _check(self._library, row, preflight, status)
+
+    def _submit(self, row: Row, place: Place, shape: layout.Layout, values: Mapping[str, int | float], stream: int, preflight: str) -> None:
+        operation = self._bundle.metadata.operations[row.operation]
+        if any(shape.values[name] == 0 for name in row.plan.empty_if_zero):
+            return
+        self._ready(row, place, stream, preflight)
+        launch = PreparedLaunch(self._library, row, self._handle(row), make_args(operation, {**shape.values, **values}), stream)
+        pending = getattr(self._preparing, "launches", None)
+        if pending is None:
+            launch()
+        else:
+            pending.append(launch)
+
+
+def _check(library: CLibrary, row: Row, call: str, status: int) -> None:
+    """Raises the runtime's error for a status of the library."""
+    try:
+        library.check(call, status)
+    except CLibraryError as error:
+        kind = _RAISED.get(error.status)
+        if kind is None:
+            raise
+        hint = f"; call {call}(stream) before the capture begins" if kind is CaptureError else ""
+        raise kind(row.label, error.reason + hint) from error
