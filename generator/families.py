@@ -153,10 +153,17 @@ HOPPER = FamilyRule(
         TileField("stages", (1, 2, 3, 4), "K/V tiles in flight", default=2),
         TileField("producer_registers", _steps(24, 128, 8), "registers of a producer thread", default=24),
         TileField("consumer_registers", _steps(24, 256, 8), "registers of a consumer thread", default=240),
+        TileField("columns", (1, 2), "consumers that share their rows and split the output's columns", default=1),
     ),
     (
         Check("register_file", "at_most", "128 * (producer_registers + consumers * consumer_registers)", "65536",
               "the registers of all warpgroups must fit into the SM"),
+        Check("ring_holds_a_step", "multiple", "2", "stages * (columns - 1) + (2 - columns)", "with columns 2 the ring holds the two tiles of a "
+              "step, so stages must be 2"),
+        Check("rows_split", "multiple", "64 * consumers", "m * columns", "each group of `columns` consumers takes 64 rows, so m must be "
+              "64 x consumers / columns"),
+        Check("rows_covered", "multiple", "m * columns", "64 * consumers", "each group of `columns` consumers takes 64 rows, so m must be "
+              "64 x consumers / columns"),
     ),
 )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ..manifest import KernelSpec
 from ..operations import OPERATIONS, TOKENS_PER_PAGE
-from ..plan import LaunchPlan, Param, TensorMap
+from ..plan import LaunchPlan, Param, PlanError, TensorMap
 from .hopper_geometry import ELEMENT_BYTES, ROWS, Geometry, geometry
 
 #: Arguments that stand in no parameter: TMA needs them in the maps only, or nobody does.
@@ -74,12 +74,16 @@ def scalar_parameters(spec: KernelSpec) -> tuple[Param, ...]:
 
 
 def plan(spec: KernelSpec) -> LaunchPlan:
-    """The launch plan of a kernel: at most one block per SM, each working through its share of the query tiles."""
+    """The launch plan of a kernel: at most one block per SM, each working through its share of the query tiles.
+
+    :raises PlanError: when a step of a paged kernel would straddle two pages
+    """
     g = geometry(spec)
+    if spec.kv_layout == "paged" and TOKENS_PER_PAGE % g.step:
+        raise PlanError(f"a step of {g.step} keys straddles pages of {TOKENS_PER_PAGE}: n x columns must divide them")
     extent = _QUERY_EXTENT.get(spec.operation, "seqlen_q")
-    tiles = f"ceil_div({extent}, {g.m}) * num_q_heads * batch"
     return LaunchPlan(
-        grid=(f"min({tiles}, sm_count)", "1", "1"),
+        grid=(f"min(ceil_div({extent}, {g.m}) * num_q_heads * batch, sm_count)", "1", "1"),
         block=(g.threads, 1, 1),
         cluster=(1, 1, 1),
         smem_bytes=g.shared_bytes,

@@ -22,7 +22,11 @@ def _round_up(value: int, multiple: int) -> int:
 
 @dataclass(frozen=True)
 class Geometry:
-    """Sizes of a kernel. Shared memory holds Q (64 rows per consumer), the K ring, the V ring, then barriers and notices.
+    """Sizes of a kernel. Shared memory holds Q (64 rows per row group), the K ring, the V ring, shared probabilities, exchanged
+    row values, barriers and notices.
+
+    With `columns` = 2 (head_dim 512) two consumers share their 64 rows: each computes the scores of its own n keys of a step, and
+    its own half of O's columns from all of them.
 
     A tile of r rows is `boxes` blocks of [r, box] elements, one TMA box each, swizzled as wgmma reads it.
     """
@@ -34,6 +38,7 @@ class Geometry:
     stages: int
     producer_registers: int
     consumer_registers: int
+    columns: int = 1
 
     @property
     def dim(self) -> int:
@@ -60,8 +65,23 @@ class Geometry:
         return WARPGROUP * (1 + self.consumers)
 
     @property
+    def row_groups(self) -> int:
+        """Groups of 64 query rows."""
+        return self.consumers // self.columns
+
+    @property
+    def step(self) -> int:
+        """Keys of a step: one K/V tile for each consumer that shares the rows."""
+        return self.n * self.columns
+
+    @property
+    def value_dim(self) -> int:
+        """Columns of O that a consumer computes."""
+        return self.dim // self.columns
+
+    @property
     def q_elements(self) -> int:
-        """Elements of one consumer's Q tile."""
+        """Elements of one row group's Q tile."""
         return ROWS * self.dim
 
     @property
@@ -71,16 +91,31 @@ class Geometry:
 
     @property
     def k_offset(self) -> int:
-        return self.consumers * self.q_elements
+        return self.row_groups * self.q_elements
 
     @property
     def v_offset(self) -> int:
         return self.k_offset + self.stages * self.kv_elements
 
     @property
+    def p_offset(self) -> int:
+        """Element offset of the probabilities that consumers show each other: two buffers of one tile per consumer."""
+        return self.v_offset + self.stages * self.kv_elements
+
+    @property
+    def p_elements(self) -> int:
+        """Elements of one tile of probabilities."""
+        return ROWS * self.n if self.columns > 1 else 0
+
+    @property
+    def exchange_offset(self) -> int:
+        """Element offset of the row values (FP32) that consumers exchange."""
+        return self.p_offset + 2 * self.columns * self.p_elements
+
+    @property
     def barrier_offset(self) -> int:
         """Element offset of the barriers: full and empty for each stage of K and V, and for Q."""
-        return self.v_offset + self.stages * self.kv_elements
+        return self.exchange_offset + (4 * ROWS * self.columns // ELEMENT_BYTES if self.columns > 1 else 0)
 
     @property
     def barriers(self) -> int:
@@ -99,4 +134,4 @@ class Geometry:
 def geometry(spec) -> Geometry:
     """The geometry that a kernel's spec asks for."""
     t = spec.tile
-    return Geometry(spec.head_dim, t.m, t.n, t.consumers, t.stages, t.producer_registers, t.consumer_registers)
+    return Geometry(spec.head_dim, t.m, t.n, t.consumers, t.stages, t.producer_registers, t.consumer_registers, t.columns)

@@ -3,7 +3,7 @@
 
               +-------- full --------+         Q: one buffer    K, V: a ring of buffers each
     producer -+-> Q, K, V in shared  +-> consumer 0 (64 rows)   S = Q K^T, softmax, O += P V, store
-    (1 thread,|                      +-> consumer 1 (64 rows)
+    (1 warp,  |                      +-> consumer 1 (64 rows)
      TMA)  <--+------- empty --------+   ...
 
 docs/kernels.md draws the timeline.
@@ -22,6 +22,7 @@ from ..ops import Fixed
 from .barriers import Barriers
 from .consumer import Consumer
 from .producer import Producer
+from .split import SplitConsumer
 from .work import Board, Problem
 
 
@@ -53,11 +54,12 @@ class Attention(Fixed):
         group = cute.arch.make_warp_uniform(thread // WARPGROUP)
         if group == 0:
             cute.arch.setmaxregister_decrease(g.producer_registers)
-            if thread == 0:
-                Producer(g, problem, maps, storage, barriers, board).run(block, blocks)
+            if thread < 32:
+                Producer(g, problem, maps, storage, barriers, board, thread).run(block, blocks)
         else:
             cute.arch.setmaxregister_increase(g.consumer_registers)
-            Consumer(g, problem, storage, barriers, board, thread % WARPGROUP, group - 1, a.scale_log2).run(block, blocks)
+            role = SplitConsumer if g.columns > 1 else Consumer
+            role(g, problem, storage, barriers, board, thread % WARPGROUP, group - 1, a.scale_log2).run(block, blocks)
 
 
 class DenseAttention(Attention):
@@ -77,5 +79,10 @@ class PagedAttention(Attention):
 
 
 def build(spec) -> Attention:
-    """The kernel of a spec of family `hopper`."""
+    """The kernel of a spec of family `hopper`.
+
+    :raises ValueError: for a checked kernel: those are of family `ampere` only
+    """
+    if spec.checked:
+        raise ValueError("family hopper has no checked kernels; use family ampere")
     return (PagedAttention if spec.kv_layout == "paged" else DenseAttention)(spec)

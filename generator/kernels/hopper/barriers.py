@@ -14,17 +14,26 @@ from ...plans.hopper_geometry import WARPGROUP, Geometry
 from ..ops import Fixed, select
 
 WARPS = WARPGROUP // 32
-#: Named barrier 0 is the block's own; one for each consumer follows (turns), then one for each consumer (private).
+#: Named barrier 0 is the block's own; one for each consumer follows (turns), then one for each consumer (private), then two that are joint.
 TURN = 1
 PRIVATE = 5
+#: Two for the consumers that share their rows.
+JOINT = 8
 
 
 class Ring(Fixed):
-    """`stages` buffers with their full and empty barriers, from `pointer` on (64-bit elements)."""
+    """`stages` buffers with their full and empty barriers, from `pointer` on (64-bit elements); `readers` warps release a buffer."""
 
-    def __init__(self, pointer, stages: int):
+    def __init__(self, pointer, stages: int, readers: int):
         self.pointer = pointer
         self.stages = stages
+        self.readers = readers
+
+    def initialise(self):
+        """By one thread, before the block's first barrier."""
+        for stage in range(self.stages):
+            cute.arch.mbarrier_init(self.pointer + stage, 1)
+            cute.arch.mbarrier_init(self.pointer + (self.stages + stage), self.readers)
 
     def stage(self, position):
         return select(position >= self.stages, position - self.stages, position)
@@ -68,15 +77,26 @@ class Barriers(Fixed):
 
     def __init__(self, pointer, geometry: Geometry):
         g = geometry
-        self.consumers = g.consumers
-        self.k = Ring(pointer, g.stages)
-        self.v = Ring(pointer + 2 * g.stages, g.stages)
-        self.q = Ring(pointer + 4 * g.stages, 1)
+        self.k = Ring(pointer, g.stages, WARPS * g.row_groups)
+        self.v = Ring(pointer + 2 * g.stages, g.stages, WARPS * g.consumers)
+        self.q = Ring(pointer + 4 * g.stages, 1, WARPS * g.consumers)
 
     def initialise(self):
         """By one thread, before the block's first barrier."""
         for ring in (self.k, self.v, self.q):
-            for stage in range(ring.stages):
-                cute.arch.mbarrier_init(ring.pointer + stage, 1)
-                cute.arch.mbarrier_init(ring.pointer + (ring.stages + stage), WARPS * self.consumers)
+            ring.initialise()
         cute.arch.mbarrier_init_fence()
+
+
+def joint_any(flag, consumers: int):
+    """Whether `flag` (int32, 0 or not) is set in any thread of the consumers that share rows; also a barrier among them."""
+    return cute.arch.inline_ptx(
+        "{ .reg .pred seen; setp.ne.s32 seen, {$r0}, 0; barrier.cta.red.or.aligned.pred seen, %d, %d, seen; selp.s32 {$w0}, 1, 0, seen; }"
+        % (JOINT, WARPGROUP * consumers),
+        write_only_types=[Int32], read_only_args=[flag],
+    )
+
+
+def joint_barrier(consumers: int):
+    """Barrier among the consumers that share rows."""
+    cute.arch.barrier(barrier_id=JOINT + 1, number_of_threads=WARPGROUP * consumers)

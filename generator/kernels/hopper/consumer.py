@@ -7,7 +7,7 @@ P V of the previous one are in flight together, and with several consumers one c
 
     S(0) = Q K(0);  P(0) = softmax S(0)
     for each further tile i:   issue S(i) = Q K(i);  issue O += P(i-1) V(i-1)
-                               wait for S(i);  softmax S(i);  wait for O;  O *= correction;  P(i) = S(i)
+                               wait for S(i);  softmax S(i);  wait for O;  correct O if the reference moved;  P(i) = S(i)
     O += P(last) V(last)
 """
 from __future__ import annotations
@@ -28,10 +28,6 @@ from .tiles import Tiles, accumulate, by_row, flat
 from .work import Board, Problem, Work
 
 
-import os
-VAR=os.environ.get("VAR","")
-
-
 class Consumer(Fixed):
     """State of a consumer: operands in shared memory, accumulators in registers. `number` counts consumers from 0."""
 
@@ -46,22 +42,54 @@ class Consumer(Fixed):
         self.tiles = Tiles(g)
         self.score_mma, self.value_mma = self.tiles.score_mma(), self.tiles.value_mma()
         score, value = self.score_mma.get_slice(0), self.value_mma.get_slice(0)
-        q = self.tiles.rows(storage + number * g.q_elements, ROWS, 1)
+        q = self.tiles.rows(storage + self.row_group * g.q_elements, ROWS, 1)
         k = self.tiles.rows(storage + g.k_offset, g.n, g.stages)
-        v = self.tiles.columns(storage + g.v_offset, g.n, g.stages)
+        v = self.tiles.columns(storage + g.v_offset, g.n, g.stages, self.column_group * (g.n * g.value_dim))
         self.v_rows = self.tiles.rows(storage + g.v_offset, g.n, g.stages)
         self.q = score.make_fragment_A(score.partition_A(q))[None, None, None, 0]
         self.k = score.make_fragment_B(score.partition_B(k))
         self.v = value.make_fragment_B(value.partition_B(v))
         self.s = score.make_fragment_C(score.partition_shape_C((ROWS, g.n)))
         self.p = value.make_fragment_A(value.partition_shape_A((ROWS, g.n)))
-        self.o = value.make_fragment_C(value.partition_shape_C((ROWS, g.dim)))
-        self.softmax = LazySoftmax(2, scale_log2)
+        self.o = value.make_fragment_C(value.partition_shape_C((ROWS, g.value_dim)))
+        self.softmax = self._make_softmax(scale_log2)
         self.epilogue = Epilogue(g, thread)
+
+    # What a consumer that shares its rows does differently (see split.py).
+
+    @property
+    def row_group(self):
+        """Which 64 rows of the block's tile are this consumer's."""
+        return self.number
+
+    @property
+    def column_group(self):
+        """Which of O's columns, and which tile of a step's keys, are this consumer's."""
+        return 0
+
+    def _make_softmax(self, scale_log2):
+        return LazySoftmax(2, scale_log2)
+
+    def _first_k(self):
+        """Position in the K ring of this consumer's first tile."""
+        return Int32(0)
+
+    def _next_k(self, position):
+        return self.barriers.k.next(position)
+
+    def _next_v(self, position):
+        return self.barriers.v.next(position)
+
+    def _issue_values(self, position):
+        """Issue O += P V for the step whose V starts at `position`; the caller commits."""
+        self._multiply_values(self.value_mma, self.p, position)
+
+    def _release_values(self, position):
+        self.barriers.v.release(position)
 
     @cute.jit
     def run(self, block, blocks):
-        k_position, v_position, q_position = Int32(0), Int32(0), Int32(0)
+        k_position, v_position, q_position = self._first_k(), Int32(0), Int32(0)
         q_ring = self.barriers.q
         self._give_first_turn()
         for _ in cutlass.range(self.problem.turns(block, blocks), unroll=1):
@@ -69,144 +97,162 @@ class Consumer(Fixed):
             q_ring.wait_full(q_position)
             work = self.board.read(q_position)
             if work.count > 0:
-                k_position, v_position = self._attend(work, self.problem.mask(work), k_position, v_position, q_position)
+                k_position, v_position = self._attend(work, k_position, v_position, q_position)
             else:
                 self.o.fill(0.0)
                 q_ring.release(q_position)
-            self.epilogue.store(self.problem, self.board.read(q_position), self.number, self.o, self.softmax)
+            self._store(self.board.read(q_position))
             q_position = q_position ^ 1
 
-    @cute.jit
-    def _attend(self, work: Work, mask, k_position, v_position, q_position):
-        g, k_ring, v_ring = self.g, self.barriers.k, self.barriers.v
-        tile = work.end - 1
-        k_ring.wait_full(k_position)
-        warpgroup.fence()
-        accumulate(self.score_mma, self.s, self.q, self.k[None, None, None, k_ring.stage(k_position)], clear=True)
-        warpgroup.commit_group()
-        warpgroup.wait_group(0)
-        k_ring.release(k_position)
-        k_position = k_ring.next(k_position)
-        self._mask(mask, tile, work.first_row)
-        self.softmax.refresh(by_row(self.s))
-        self.softmax.weigh(by_row(self.s))
-        self._keep_probabilities()
-        self.o.fill(0.0)
-        if work.key_limit < work.end * g.n:
-            v_ring.wait_full(v_position)
-            self._clear_unused_values(v_ring.stage(v_position), work.key_limit - tile * g.n)
-        if cutlass.const_expr("A" in VAR):
-            if tile > work.begin:
-                k_ring.wait_full(k_position)
-        # Right of the whole tiles, the whole tiles, left of them.
-        if cutlass.const_expr(self.problem.kind not in ("padding", "bidirectional")):
-            right = tile - cutlass.max(cutlass.min(work.whole_end, tile), work.begin)
-            for _ in cutlass.range(right, unroll=1):
-                tile = tile - 1
-                k_position, v_position = self._step(work, mask, tile, k_position, v_position, True)
-        whole = tile - cutlass.max(cutlass.min(work.whole_begin, tile), work.begin)
-        for _ in cutlass.range(whole, unroll=1):
-            tile = tile - 1
-            k_position, v_position = self._step(work, mask, tile, k_position, v_position, False)
-        if cutlass.const_expr(self.problem.kind in ("sliding_causal", "vision_block")):
-            for _ in cutlass.range(tile - work.begin, unroll=1):
-                tile = tile - 1
-                k_position, v_position = self._step(work, mask, tile, k_position, v_position, True)
-        self.barriers.q.release(q_position)
-        v_ring.wait_full(v_position)
-        warpgroup.fence()
-        accumulate(self.value_mma, self.o, self.p, self.v[None, None, None, v_ring.stage(v_position)], clear=False)
-        warpgroup.commit_group()
-        warpgroup.wait_group(0)
-        v_ring.release(v_position)
-        return k_position, v_ring.next(v_position)
+    def _store(self, work: Work):
+        self.epilogue.store(self.problem, work, self._row(work.first_row, 0), self.column_group, self.o, self.softmax)
 
     @cute.jit
-    def _step(self, work: Work, mask, tile, k_position, v_position, masked: cutlass.Constexpr):
-        k_ring, v_ring = self.barriers.k, self.barriers.v
-        if cutlass.const_expr("A" not in VAR):
-            k_ring.wait_full(k_position)
-        self._wait_turn()
-        warpgroup.fence()
-        accumulate(self.score_mma, self.s, self.q, self.k[None, None, None, k_ring.stage(k_position)], clear=True)
+    def _attend(self, work: Work, k_position, v_position, q_position):
+        """All key tiles of a query tile."""
+        mask = self.problem.mask(work)
+        blocks = [mask.second_interval(self._row(work.first_row, half)) for half in range(2)] if mask.has_second_interval else None
+        step = work.end - 1
+        self._first(work, mask, blocks, step, k_position, v_position)
+        k_position = self._next_k(k_position)
+        # Right of the whole tiles, the whole tiles, left of them.
+        if cutlass.const_expr(self.problem.kind not in ("padding", "bidirectional")):
+            right = step - cutlass.max(cutlass.min(work.whole_end, step), work.begin)
+            for _ in cutlass.range(right, unroll=1):
+                step = step - 1
+                k_position, v_position = self._step(work, mask, blocks, step, k_position, v_position, True)
+        whole = step - cutlass.max(cutlass.min(work.whole_begin, step), work.begin)
+        for _ in cutlass.range(whole, unroll=1):
+            step = step - 1
+            k_position, v_position = self._step(work, mask, blocks, step, k_position, v_position, False)
+        if cutlass.const_expr(self.problem.kind in ("sliding_causal", "vision_block")):
+            for _ in cutlass.range(step - work.begin, unroll=1):
+                step = step - 1
+                k_position, v_position = self._step(work, mask, blocks, step, k_position, v_position, True)
+        self.barriers.q.release(q_position)
+        self._issue_values(v_position)
         warpgroup.commit_group()
-        v_ring.wait_full(v_position)
-        warpgroup.fence()
-        accumulate(self.value_mma, self.o, self.p, self.v[None, None, None, v_ring.stage(v_position)], clear=False)
+        warpgroup.wait_group(0)
+        self._release_values(v_position)
+        return k_position, self._next_v(v_position)
+
+    @cute.jit
+    def _first(self, work: Work, mask, blocks, step, k_position, v_position):
+        """The first key tile: nothing to accumulate yet, always masked; V rows past the keys are cleared."""
+        self.barriers.k.wait_full(k_position)
+        self._issue_scores(k_position)
+        warpgroup.wait_group(0)
+        self.barriers.k.release(k_position)
+        self._mask(mask, blocks, step, work.first_row)
+        self.softmax.refresh(by_row(self.s))
+        self.softmax.weigh(by_row(self.s))
+        self._keep_probabilities(k_position)
+        self.o.fill(0.0)
+        if work.key_limit < work.end * self.g.step:
+            position = v_position
+            for tile in cutlass.range_constexpr(self.g.columns):
+                self._clear_unused_values(position, work.key_limit - (step * self.g.step + tile * self.g.n))
+                position = self.barriers.v.next(position)
+
+    @cute.jit
+    def _step(self, work: Work, mask, blocks, step, k_position, v_position, masked: cutlass.Constexpr):
+        """A further key tile, with the previous one's values."""
+        self.barriers.k.wait_full(k_position)
+        self._wait_turn()
+        self._issue_scores(k_position)
+        self._issue_values(v_position)
         warpgroup.commit_group()
         self._pass_turn()
         warpgroup.wait_group(1)
-        k_ring.release(k_position)
+        self.barriers.k.release(k_position)
         if cutlass.const_expr(masked):
-            self._mask(mask, tile, work.first_row)
+            self._mask(mask, blocks, step, work.first_row)
         moved = self.softmax.refresh(by_row(self.s))
         self.softmax.weigh(by_row(self.s))
-        if cutlass.const_expr("A" in VAR):
-            if tile > work.begin:
-                k_ring.wait_full(k_ring.next(k_position))
         warpgroup.wait_group(0)
-        v_ring.release(v_position)
-        self._keep_probabilities()
+        self._release_values(v_position)
+        self._keep_probabilities(k_position)
         if moved:
             self._correct()
-        return k_ring.next(k_position), v_ring.next(v_position)
+        return self._next_k(k_position), self._next_v(v_position)
+
+    def _issue_scores(self, position):
+        """Issue S = Q K^T as a group of its own."""
+        warpgroup.fence()
+        accumulate(self.score_mma, self.s, self.q, self.k[None, None, None, self.barriers.k.stage(position)], clear=True)
+        warpgroup.commit_group()
+
+    def _multiply_values(self, mma, p, position):
+        """Issue O += P V for the tile of V at `position`."""
+        self.barriers.v.wait_full(position)
+        warpgroup.fence()
+        accumulate(mma, self.o, p, self.v[None, None, None, self.barriers.v.stage(position)], clear=False)
+
+    def _keep_probabilities(self, position):
+        """Round the probabilities to fp16, for P V of the next step."""
+        flat(self.p).store(flat(self.s).load().to(Float16))
 
     def _correct(self):
         rows = by_row(self.o)
         for row in range(2):
             rows[row, None].store(rows[row, None].load() * self.softmax.correction[row])
 
-    def _keep_probabilities(self):
-        flat(self.p).store(flat(self.s).load().to(Float16))
-
     def _row(self, first_row, half: int):
         """Query row of this thread: 16 rows a warp, 4 threads a row, rows r and r + 8."""
-        return first_row + self.number * ROWS + (self.thread // 32) * 16 + (self.thread % 32) // 4 + 8 * half
+        return first_row + self.row_group * ROWS + (self.thread // 32) * 16 + (self.thread % 32) // 4 + 8 * half
 
-    def _mask(self, mask, tile, first_row):
+    def _mask(self, mask, blocks, step, first_row):
         """Scores of keys that the row does not see become -inf."""
         scores = by_row(self.s)
-        first = tile * self.g.n + 2 * (self.thread % 4)
+        first = step * self.g.step + self.column_group * self.g.n + 2 * (self.thread % 4)
         for half in range(2):
             row = self._row(first_row, half)
             low, high = mask.lower(row) - first, mask.upper(row) - first
             for pair in range(self.g.n // 8):
                 for side in range(2):
-                    column = 8 * pair + side
-                    index = (half, (side, pair))
-                    seen = Int32(column) < high
-                    if self.problem.kind == "sliding_causal":
-                        seen = seen & (Int32(column) >= low)
+                    column, index = Int32(8 * pair + side), (half, (side, pair))
+                    if blocks is not None:
+                        block_low, block_high = blocks[half]
+                        seen = in_interval(column, low, high) | in_interval(column + first, block_low, block_high)
+                    elif self.problem.kind == "sliding_causal":
+                        seen = (column < high) & (column >= low)
+                    else:
+                        seen = column < high
                     scores[index] = select(seen, scores[index], NEG_INF)
 
     @cute.jit
-    def _clear_unused_values(self, stage, valid):
+    def _clear_unused_values(self, position, valid):
         """Zero the rows of V at or past `valid`: whatever lies there must not meet the zero probabilities (0 x NaN).
 
         Every consumer writes the same zeros for itself, so they need not wait for one another.
         """
         g = self.g
-        unused = (g.n - valid) * g.dim
-        for at in cutlass.range(self.thread, unused, WARPGROUP, unroll=1):
-            self.v_rows[valid + at // g.dim, at % g.dim, stage] = Float16(0.0)
+        self.barriers.v.wait_full(position)
+        stage, first = self.barriers.v.stage(position), cutlass.max(valid, Int32(0))
+        for at in cutlass.range(self.thread, (g.n - first) * g.dim, WARPGROUP, unroll=1):
+            self.v_rows[first + at // g.dim, at % g.dim, stage] = Float16(0.0)
         cute.arch.fence_view_async_shared()
         cute.arch.barrier(barrier_id=PRIVATE + self.number, number_of_threads=WARPGROUP)
 
     # Consumers issue in turn: 0, 1, ..., 0. A barrier of two warpgroups hands the turn from one to the next.
 
+    @property
+    def _in_turns(self) -> bool:
+        return self.g.row_groups > 1
+
     @cute.jit
     def _give_first_turn(self):
-        if cutlass.const_expr(self.g.consumers > 1 and "T" not in VAR):
+        if cutlass.const_expr(self._in_turns):
             if self.number == self.g.consumers - 1:
                 cute.arch.barrier_arrive(barrier_id=TURN, number_of_threads=2 * WARPGROUP)
 
     @cute.jit
     def _wait_turn(self):
-        if cutlass.const_expr(self.g.consumers > 1 and "T" not in VAR):
+        if cutlass.const_expr(self._in_turns):
             cute.arch.barrier(barrier_id=TURN + self.number, number_of_threads=2 * WARPGROUP)
 
     @cute.jit
     def _pass_turn(self):
-        if cutlass.const_expr(self.g.consumers > 1 and "T" not in VAR):
+        if cutlass.const_expr(self._in_turns):
             following = select(self.number == self.g.consumers - 1, Int32(0), self.number + 1)
             cute.arch.barrier_arrive(barrier_id=TURN + following, number_of_threads=2 * WARPGROUP)

@@ -10,7 +10,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Float16, Int32
 
-from ...plans.hopper_geometry import ROWS, Geometry
+from ...plans.hopper_geometry import Geometry
 from ..ops import Fixed, select
 from .softmax import LazySoftmax
 from .tiles import by_row
@@ -43,34 +43,34 @@ class Epilogue(Fixed):
         self.thread = thread
 
     @cute.jit
-    def store(self, problem: Problem, work: Work, number, accumulator, softmax: LazySoftmax):
+    def store(self, problem: Problem, work: Work, first_row, column_group, accumulator, softmax: LazySoftmax):
+        """Rows `first_row` and `first_row` + 8 of this thread; `column_group` counts groups of value_dim columns."""
         rows = by_row(accumulator)
         output = problem.output(work)
         lane = self.thread % GROUP
         for half in cutlass.range_constexpr(2):
-            row = work.first_row + number * ROWS + (self.thread // 32) * 16 + (self.thread % 32) // GROUP + 8 * half
+            row = first_row + 8 * half
             inverse = softmax.inverse_sum(softmax.total(half))
-            values = rows[half, None].load() * inverse
-            rows[half, None].store(values)
+            rows[half, None].store(rows[half, None].load() * inverse)
             words = self._words(rows, half, row < work.q_len)
-            self._store_row(output, row, row < work.rows, words, lane)
+            self._store_row(output, row, column_group * (self.g.value_dim // 2), row < work.rows, words, lane)
 
     def _words(self, rows, half: int, valid):
         """fp16 pairs of this thread, one per 8-column block; zeros for a row past the query length."""
-        packed = cute.make_rmem_tensor(self.g.dim // 4, Float16)
-        flat = cute.make_tensor(packed.iterator, cute.make_layout((2, self.g.dim // 8)))
-        for block in range(self.g.dim // 8):
+        packed = cute.make_rmem_tensor(self.g.value_dim // 4, Float16)
+        flat = cute.make_tensor(packed.iterator, cute.make_layout((2, self.g.value_dim // 8)))
+        for block in range(self.g.value_dim // 8):
             for side in range(2):
                 flat[side, block] = rows[half, (side, block)].to(Float16)
         words = cute.recast_tensor(packed, Int32)
-        return [select(valid, words[block], Int32(0)) for block in range(self.g.head_dim // BLOCK)]
+        return [select(valid, words[block], Int32(0)) for block in range(min(self.g.head_dim, self.g.value_dim) // BLOCK)]
 
     @cute.jit
-    def _store_row(self, output, row, exists, words, lane):
+    def _store_row(self, output, row, first_word, exists, words, lane):
         whole = len(words) // GROUP * GROUP
         wide = [_transpose(words[first:first + GROUP], lane) for first in range(0, whole, GROUP)]
         if exists:
-            target = cute.recast_ptr(output.at(row), dtype=Int32)
+            target = cute.recast_ptr(output.at(row), dtype=Int32) + first_word
             for group in cutlass.range_constexpr(len(wide)):
                 place = cute.make_tensor(
                     (target + (group * GROUP * GROUP + lane * GROUP)).align(16), cute.make_layout(GROUP)

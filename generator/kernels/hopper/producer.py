@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The producer: one thread that keeps TMA busy, in the order in which the consumers need Q, K and V."""
+"""The producer: one warp that keeps TMA busy, in the order in which the consumers need Q, K and V."""
 from __future__ import annotations
 
 import cutlass
@@ -15,63 +15,71 @@ from .work import Board, Problem, Work
 
 
 class Producer(Fixed):
-    """Runs in one thread of the producer warpgroup. `maps` holds the tensor maps q, k and v."""
+    """Runs in one warp of the producer warpgroup. `maps` holds the tensor maps q, k and v."""
 
-    def __init__(self, geometry: Geometry, problem: Problem, maps, storage, barriers: Barriers, board: Board):
+    def __init__(self, geometry: Geometry, problem: Problem, maps, storage, barriers: Barriers, board: Board, lane):
         self.g = geometry
         self.problem = problem
         self.maps = maps
         self.storage = storage
         self.barriers = barriers
         self.board = board
+        self.lane = lane
 
     @cute.jit
     def run(self, block, blocks):
         k_position, v_position, q_position = Int32(0), Int32(0), Int32(0)
         for turn in cutlass.range(self.problem.turns(block, blocks), unroll=1):
-            work = self.problem.work(self.problem.index(turn, block, blocks))
+            work = self.problem.work(self.problem.index(turn, block, blocks), self.lane)
             if work.count > 0:
                 k_position = self._keys(work, work.end - 1, k_position)
                 self._queries(work, q_position)
                 for done in cutlass.range(work.count - 1, unroll=1):
-                    tile = work.end - 2 - done
-                    k_position = self._keys(work, tile, k_position)
-                    v_position = self._values(work, tile + 1, v_position)
+                    step = work.end - 2 - done
+                    k_position = self._keys(work, step, k_position)
+                    v_position = self._values(work, step + 1, v_position)
                 v_position = self._values(work, work.begin, v_position)
             else:
                 self.barriers.q.wait_empty(q_position)
-                self.board.write(work, q_position)
-                self.barriers.q.announce(q_position)
+                with cute.arch.elect_one():
+                    self.board.write(work, q_position)
+                    self.barriers.q.announce(q_position)
             q_position = q_position ^ 1
 
     def _queries(self, work: Work, position):
         """The query tile and its notice. Q has one buffer, so its position is also the slot of the notice."""
-        ring = self.barriers.q
+        g, ring = self.g, self.barriers.q
         ring.wait_empty(position)
-        self.board.write(work, position)
-        ring.expect(position, ELEMENT_BYTES * self.g.consumers * self.g.q_elements)
-        for consumer in range(self.g.consumers):
-            place = self._place(work.q_start, work.first_row + consumer * ROWS, work.head, work.batch, self.problem.packed)
-            self._load(self.maps.q, Int32(consumer * self.g.q_elements), ROWS, place, ring.full(position))
+        with cute.arch.elect_one():
+            self.board.write(work, position)
+            ring.expect(position, ELEMENT_BYTES * g.row_groups * g.q_elements)
+            for group in range(g.row_groups):
+                place = self._place(work.q_start, work.first_row + group * ROWS, work.head, work.batch, self.problem.packed)
+                self._load(self.maps.q, Int32(group * g.q_elements), ROWS, place, ring.full(position))
 
-    def _keys(self, work: Work, tile, position):
-        return self._key_tile(work, tile, 0, self.maps.k, self.g.k_offset, self.barriers.k, position)
+    def _keys(self, work: Work, step, position):
+        return self._step(work, step, 0, self.maps.k, self.g.k_offset, self.barriers.k, position)
 
-    def _values(self, work: Work, tile, position):
-        return self._key_tile(work, tile, 1, self.maps.v, self.g.v_offset, self.barriers.v, position)
+    def _values(self, work: Work, step, position):
+        return self._step(work, step, 1, self.maps.v, self.g.v_offset, self.barriers.v, position)
 
-    def _key_tile(self, work: Work, tile, plane: int, tensor_map, offset: int, ring, position):
-        """Load key tile number `tile` of K (plane 0) or V (plane 1); returns the ring's next position."""
-        kv_head, first_key = work.head // self.problem.group, tile * self.g.n
-        if self.problem.paged:
-            place = self._place(0, first_key % PAGE_TOKENS, kv_head, self._page(work, first_key, plane), False)
-        else:
-            packed = self.problem.packed
-            place = self._place(work.q_start if packed else 0, first_key, kv_head, work.batch, packed)
-        ring.wait_empty(position)
-        ring.expect(position, ELEMENT_BYTES * self.g.kv_elements)
-        self._load(tensor_map, offset + ring.stage(position) * self.g.kv_elements, self.g.n, place, ring.full(position))
-        return ring.next(position)
+    def _step(self, work: Work, step, plane: int, tensor_map, offset: int, ring, position):
+        """Load the tiles of a step of K (plane 0) or V (plane 1); returns the ring's next position."""
+        g, packed = self.g, self.problem.packed
+        kv_head = work.head // self.problem.group
+        page = self._page(work, step * g.step, plane) if self.problem.paged else None
+        for tile in range(g.columns):
+            first_key = step * g.step + tile * g.n
+            if self.problem.paged:
+                place = self._place(0, first_key % PAGE_TOKENS, kv_head, page, False)
+            else:
+                place = self._place(work.q_start if packed else 0, first_key, kv_head, work.batch, packed)
+            ring.wait_empty(position)
+            with cute.arch.elect_one():
+                ring.expect(position, ELEMENT_BYTES * g.kv_elements)
+                self._load(tensor_map, offset + ring.stage(position) * g.kv_elements, g.n, place, ring.full(position))
+            position = ring.next(position)
+        return position
 
     def _page(self, work: Work, first_key, plane: int):
         """Page of the pool that holds a key."""

@@ -9,8 +9,6 @@ precision whatever the reference is.
 """
 from __future__ import annotations
 
-import os
-
 import cutlass
 import cutlass.cute as cute
 from cutlass import Float32
@@ -21,7 +19,7 @@ from ..softmax import NEG_INF, OnlineSoftmax, exp2, reduce_row
 #: Largest exponent (base 2) of a probability.
 HEADROOM = 8.0
 #: Chains of additions per row: enough that none waits for the exponentials.
-CHAINS = int(os.environ.get("CHAINS", "4"))
+CHAINS = 4
 
 
 class LazySoftmax(OnlineSoftmax):
@@ -47,18 +45,25 @@ class LazySoftmax(OnlineSoftmax):
         grown = cutlass.Boolean(False)
         for row in cutlass.range_constexpr(self.rows):
             grown = grown | ((maxima[row] - self.row_max[row]) * self.scale_log2 > HEADROOM)
-        moved = cute.arch.vote_any_sync(grown)
+        moved = self._any(grown)
         if moved:
             for row in cutlass.range_constexpr(self.rows):
                 self._move(row, maxima[row])
         return moved
+
+    def _any(self, grown):
+        """Whether it holds for any row of those that move together."""
+        return cute.arch.vote_any_sync(grown)
+
+    def _row_max(self, thread_max, row: int):
+        return reduce_row(thread_max, cute.arch.fmax)
 
     def _thread_max(self, scores, row: int):
         return scores[row, None].load().reduce(cute.ReductionOp.MAX, NEG_INF, 0)
 
     def _move(self, row: int, thread_max):
         previous = self.row_max[row]
-        current = cute.arch.fmax(previous, reduce_row(thread_max, cute.arch.fmax))
+        current = cute.arch.fmax(previous, self._row_max(thread_max, row))
         base = select(current == NEG_INF, Float32(0.0), current)
         self.row_max[row] = current
         self.reference[row] = base * self.scale_log2

@@ -10,12 +10,21 @@ import cutlass.cute as cute
 from cutlass import Float16, Float32
 from cutlass.cute.nvgpu import OperandMajorMode, warpgroup
 
+from ...plans.hopper_geometry import BOX_COLUMNS, ROWS, Geometry
 from ..ops import Fixed
-from ...plans.hopper_geometry import ROWS, Geometry
 
 #: Rows of the 8-row core matrices that a swizzle pattern spans.
 CORE_ROWS = 8
-_SWIZZLE_BITS = {128: 3, 64: 2, 32: 1}
+_SWIZZLE_BITS = {64: 3, 32: 2, 16: 1}
+
+
+def _swizzle(box: int):
+    """The swizzle of rows of `box` elements."""
+    return cute.make_swizzle(_SWIZZLE_BITS[box], 4, 3)
+
+
+def _row_atom(box: int):
+    return cute.make_composed_layout(_swizzle(box), 0, cute.make_layout((CORE_ROWS, box), stride=(box, 1)))
 
 
 class Tiles(Fixed):
@@ -24,20 +33,22 @@ class Tiles(Fixed):
     def __init__(self, geometry: Geometry):
         self.g = geometry
 
-    def _swizzle(self):
-        return cute.make_swizzle(_SWIZZLE_BITS[self.g.swizzle], 4, 3)
-
     def rows(self, storage, rows: int, copies: int):
         """`copies` tiles [rows, dim] from `storage` on, with dim contiguous."""
-        box = self.g.box
-        atom = cute.make_composed_layout(self._swizzle(), 0, cute.make_layout((CORE_ROWS, box), stride=(box, 1)))
-        return self._tensor(storage, cute.tile_to_shape(atom, (rows, self.g.dim, copies), (0, 1, 2)))
+        return self._tensor(storage, cute.tile_to_shape(_row_atom(self.g.box), (rows, self.g.dim, copies), (0, 1, 2)))
 
-    def columns(self, storage, rows: int, copies: int):
-        """The same tiles seen as [dim, rows]."""
+    def columns(self, storage, rows: int, copies: int, first: int = 0):
+        """The same tiles seen as [value_dim, rows]; `first` is the element offset of the first column."""
         box = self.g.box
-        atom = cute.make_composed_layout(self._swizzle(), 0, cute.make_layout((box, CORE_ROWS), stride=(1, box)))
-        return self._tensor(storage, cute.tile_to_shape(atom, (self.g.dim, rows, copies), (1, 0, 2)))
+        atom = cute.make_composed_layout(_swizzle(box), 0, cute.make_layout((box, CORE_ROWS), stride=(1, box)))
+        tile = cute.tile_to_shape(atom, (self.g.value_dim, rows), (1, 0))
+        tiles = cute.make_composed_layout(tile.inner, 0, cute.append(tile.outer, cute.make_layout(copies, stride=self.g.kv_elements)))
+        return self._tensor(storage + first, tiles)
+
+    def probabilities(self, storage, copies: int):
+        """`copies` tiles [64, n] of probabilities, as the A operand of P V."""
+        box = max(columns for columns in BOX_COLUMNS if self.g.n % columns == 0)
+        return self._tensor(storage, cute.tile_to_shape(_row_atom(box), (ROWS, self.g.n, copies), (0, 1, 2)))
 
     def _tensor(self, storage, layout):
         return cute.make_tensor(cute.recast_ptr(storage, layout.inner, dtype=Float16), layout.outer)
@@ -47,8 +58,12 @@ class Tiles(Fixed):
         return self._mma(self.g.n, OperandMajorMode.K, warpgroup.OperandSource.SMEM)
 
     def value_mma(self):
-        """P V: [64, n] x [dim, n] -> [64, dim], P from registers."""
-        return self._mma(self.g.dim, OperandMajorMode.MN, warpgroup.OperandSource.RMEM)
+        """P V: [64, n] x [value_dim, n] -> [64, value_dim], P from registers."""
+        return self._mma(self.g.value_dim, OperandMajorMode.MN, warpgroup.OperandSource.RMEM)
+
+    def shared_value_mma(self):
+        """The same with P from shared memory."""
+        return self._mma(self.g.value_dim, OperandMajorMode.MN, warpgroup.OperandSource.SMEM)
 
     def _mma(self, columns: int, b_major, a_source):
         operation = warpgroup.MmaF16BF16Op(Float16, Float32, (ROWS, columns, 16), a_source, OperandMajorMode.K, b_major)

@@ -16,7 +16,7 @@ import cutlass.cute as cute
 from cutlass import Int32
 
 from ...plans.hopper_geometry import NOTICE_WORDS, NOTICES, Geometry
-from ..addressing import PAGE_TOKENS, _dense_rows, _length, _packed_rows
+from ..addressing import PAGE_TOKENS, _dense_rows, _length, _packed_rows, block_intervals
 from ..masks import make_mask
 from ..ops import Fixed, select
 
@@ -30,7 +30,7 @@ class Work(Fixed):
     """A query tile of one (batch, head), its sequence's lengths (as in `Sequence`) and the key tiles that it visits.
 
     q_start: first row of the sequence in a packed Q and O, else 0. Key tiles [begin, end) are visited, from the last to the
-    first; those in [whole_begin, whole_end) need no mask.
+    first; those in [whole_begin, whole_end) need no mask. A key tile is one step of the consumers.
     """
 
     batch: Any
@@ -145,22 +145,25 @@ class Problem(Fixed):
             _, q_len = _length(a.cu_q_seqlens, batch)
         return zero, cutlass.min(q_len, a.seqlen_q), kv_len - q_len, limit, a.seqlen_q
 
-    def work(self, index) -> Work:
-        """The work of tile `index` in [0, tiles)."""
+    def work(self, index, lane) -> Work:
+        """The work of tile `index` in [0, tiles); by all lanes of a warp."""
         row_tile, head, batch = self._place(index)
-        q_start, q_len, offset, key_limit, rows = self._lengths(batch)
-        first_row = row_tile * self.g.m
-        n = self.g.n
-        work = Work(batch, head, q_start, first_row, q_len, offset, key_limit, rows, *(Int32(0) for _ in range(4)))
+        rows, step = self.g.m, self.g.step
+        first_row = row_tile * rows
+        lengths = self._lengths(batch)
+        work = Work(batch, head, lengths[0], first_row, *lengths[1:], *(Int32(0) for _ in range(4)))
         mask = self.mask(work)
-        low, high = mask.visited(first_row, self.g.m)
-        whole_low, whole_high = mask.unmasked(first_row, self.g.m)
-        work.begin, work.end = low // n, (high + (n - 1)) // n
-        work.whole_begin, work.whole_end = (whole_low + (n - 1)) // n, cutlass.max(whole_high, Int32(0)) // n
+        if mask.has_second_interval:
+            mask.hull = warp_hull(mask.second_interval, first_row, rows, work.q_len, lane)
+        low, high = mask.visited(first_row, rows)
+        whole_low, whole_high = mask.unmasked(first_row, rows)
+        work.begin, work.end = low // step, (high + (step - 1)) // step
+        work.whole_begin, work.whole_end = (whole_low + (step - 1)) // step, cutlass.max(whole_high, Int32(0)) // step
         return work
 
     def mask(self, work: Work):
-        return make_mask(self.kind, work.q_len, work.offset, work.key_limit, getattr(self.a, "window_size_left", None))
+        blocks = block_intervals(self.a, work.batch) if self.kind == "vision_block" else None
+        return make_mask(self.kind, work.q_len, work.offset, work.key_limit, getattr(self.a, "window_size_left", None), blocks)
 
     def output(self, work: Work):
         """Rows of O of this head."""
@@ -168,3 +171,18 @@ class Problem(Fixed):
         if self.packed:
             return _packed_rows(a.o, a.o_stride_seq, work.q_start, work.head, d)
         return _dense_rows(a.o, a.o_stride_batch, a.o_stride_seq, work.batch, work.head, d)
+
+
+def warp_hull(intervals, first_row, rows: int, q_len, lane):
+    """Hull (low, high) of the key intervals of the rows [first_row, first_row + rows) below q_len; high <= low when all are empty."""
+    low, high = Int32(0x7FFFFFFF), Int32(0)
+    for start in range(0, rows, 32):
+        row = first_row + start + lane
+        row_low, row_high = intervals(row)
+        counts = (row < q_len) & (row_low < row_high)
+        low = select(counts, cutlass.min(low, row_low), low)
+        high = select(counts, cutlass.max(high, row_high), high)
+    for distance in (16, 8, 4, 2, 1):
+        low = cutlass.min(low, cute.arch.shuffle_sync_bfly(low, offset=distance))
+        high = cutlass.max(high, cute.arch.shuffle_sync_bfly(high, offset=distance))
+    return low, high
