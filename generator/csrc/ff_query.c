@@ -3,12 +3,12 @@
 
 /* -- the walk ------------------------------------------------------------------------------------------------------------------ */
 
-/* The step that no row passes, or FF_STEP_COUNT. */
+/* The first step that no row passes; there is one. */
 static size_t ff_failing_step(const fmhaforge_problem* problem, const ff_arch* arch)
 {
     size_t furthest = 0;
-    for (size_t i = 0; i < FF_ROW_COUNT && furthest < FF_STEP_COUNT; ++i) {
-        while (furthest < FF_STEP_COUNT && ff_passes(&ff_rows[i], problem, arch, furthest + 1)) {
+    for (size_t i = 0; i < FF_ROW_COUNT; ++i) {
+        while (furthest + 1 < FF_STEP_COUNT && ff_passes(&ff_rows[i], problem, arch, furthest + 1)) {
             ++furthest;
         }
     }
@@ -65,10 +65,10 @@ static const fmhaforge_row* ff_choose(const fmhaforge_problem* problem, const ff
     return general;
 }
 
-/* The first SM in the device's order that has a passing row; there is one. */
+/* The first SM in the device's order that has a passing row, or 0. */
 static int32_t ff_best_sm(const fmhaforge_problem* problem, const ff_arch* arch)
 {
-    for (size_t n = 0; n < arch->count; ++n) {
+    for (size_t n = 0; arch != NULL && n < arch->count; ++n) {
         for (size_t i = 0; i < FF_ROW_COUNT; ++i) {
             if (ff_rows[i].sm == arch->row_sms[n] && ff_passes(&ff_rows[i], problem, arch, FF_STEP_COUNT)) {
                 return ff_rows[i].sm;
@@ -104,15 +104,14 @@ static fmhaforge_status ff_select(const fmhaforge_problem* problem, const fmhafo
 {
     ff_text text = {refusal->reason, sizeof refusal->reason, 0};
     const ff_arch* arch = ff_find_arch(problem->sm);
-    size_t failing = ff_failing_step(problem, arch);
-    if (failing < FF_STEP_COUNT) {
-        return ff_refuse_step(problem, failing, refusal, &text);
+    int32_t row_sm = ff_best_sm(problem, arch);
+    if (row_sm == 0) {
+        return ff_refuse_step(problem, ff_failing_step(problem, arch), refusal, &text);
     }
     fmhaforge_status status = ff_check_extents(problem, refusal, &text);
     if (status != FMHAFORGE_OK) {
         return status;
     }
-    int32_t row_sm = ff_best_sm(problem, arch);
     const fmhaforge_row* chosen = ff_choose(problem, arch, row_sm);
     if (chosen == NULL) {
         return ff_refuse_rules(problem, arch, row_sm, refusal, &text);
