@@ -65,15 +65,9 @@ def roads(torch, bundle) -> dict[str, Callable[[], object]]:
     prepared = library.prepare("run", *tensors)
     entry, handle, args = bundle.library.launcher("llm"), prepared._handle, ctypes.addressof(prepared.args)
     heads_first = [tensor.transpose(1, 2) for tensor in (q, k, v)]
-    from torch.nn.attention import SDPBackend, sdpa_kernel
 
     def sdpa():
         return torch.nn.functional.scaled_dot_product_attention(*heads_first, is_causal=True, scale=scale)
-
-    def flash():
-        with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
-            return sdpa()
-    flash()
     found = {
         "prepared launch": prepared,
         "C launch by ctypes": lambda: entry(handle, args, stream),
