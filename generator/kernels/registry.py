@@ -38,7 +38,7 @@ def trace(spec: KernelSpec, plan: LaunchPlan) -> str:
 
     @cute.jit
     def host(arguments, stream):
-        kernel.kernel(*_map_placeholders(maps), arguments).launch(
+        kernel.kernel(*(kernel.map_placeholder() for _ in range(maps)), arguments).launch(
             grid=[1, 1, 1], block=list(plan.block), cluster=list(plan.cluster), smem=plan.smem_bytes, stream=stream, **options
         )
 
@@ -54,15 +54,6 @@ def trace(spec: KernelSpec, plan: LaunchPlan) -> str:
     if f".entry {symbol}_0(" not in ptx:
         raise RuntimeError(f"the PTX that came back for {spec.key()} holds another kernel; does another process write to the same folder?")
     return ptx
-
-
-def _map_placeholders(count: int) -> list:
-    """Stand-ins for the tensor maps, which come before all other parameters; to be made inside the traced host function."""
-    if not count:
-        return []
-    from .hopper.tensor_maps import placeholder
-
-    return [placeholder() for _ in range(count)]
 
 
 def _placeholder(spec: KernelSpec, parameter, cutlass, cute):

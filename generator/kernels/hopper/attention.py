@@ -23,6 +23,7 @@ from .barriers import Barriers
 from .consumer import Consumer
 from .producer import Producer
 from .split import SplitConsumer
+from .tensor_maps import placeholder
 from .work import Board, Problem
 
 
@@ -31,6 +32,8 @@ class Attention(Fixed):
 
     #: One block per SM: it may have all registers, and the warpgroups divide them among themselves.
     launch_options = {"min_blocks_per_mp": 1}
+    #: Makes the stand-in for a tensor map that tracing needs.
+    map_placeholder = staticmethod(placeholder)
 
     def __init__(self, spec):
         self.spec = spec
