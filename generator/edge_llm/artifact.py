@@ -39,12 +39,12 @@ class Builder:
     """
 
     def __init__(self, document: Mapping[str, Any], bundle: Path, work: Path, zig: cabi.Zig):
-        self._document = document
+        self._document = {**document, "rows": [row for row in document["rows"] if not row["checked"]]}
         self._bundle = bundle
         self._work = work
         shutil.rmtree(work, ignore_errors=True)
         self._zig = zig
-        self._classes = sources.abi_classes(document, tuple(dict.fromkeys(row["variant"] for row in document["rows"])))
+        self._classes = sources.abi_classes(self._document, tuple(dict.fromkeys(row["variant"] for row in self._document["rows"])))
 
     def variants(self, sms: Sequence[int]) -> tuple[str, ...]:
         """The variants that have a row for every one of these SMs, in table order. Raises EdgeError when there is none."""

@@ -30,7 +30,7 @@ def chosen(document: dict, patterns: Sequence[str]) -> tuple[Combination, ...]:
 
     Raises EdgeError when a pattern matches none, or nothing can be made.
     """
-    built = {row["sm"] for row in document["rows"]}
+    built = {row["sm"] for row in document["rows"] if not row["checked"]}
     targets = [(target["sm"], target["platform"]) for target in document["targets"] if target["sm"] in built]
     possible = combinations(targets)
     for pattern in patterns:

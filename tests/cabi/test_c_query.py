@@ -8,6 +8,7 @@ import pytest
 from conftest import build
 from fmhaforge import clib
 from fmhaforge.query import Query, select
+from generator import edge_llm
 
 SMS = (75, 80, 86, 87, 88, 89, 90, 100, 101, 103, 110, 120, 121)
 HEAD_DIMS = (32, 64, 72, 80, 96, 128, 256, 512)
@@ -90,6 +91,17 @@ def test_fewer_sms_and_checked_rows(tmp_path, manifest, zig):
     rng = random.Random(23)
     served = [compare(small.metadata, library, *random_problem(small.metadata, rng), checked=rng.random() < 0.1) for _ in range(1000)]
     assert 20 < sum(served) < 980
+
+
+def test_checked_rows_stay_out(tmp_path, manifest, zig):
+    made = build(tmp_path, manifest, zig, sms=[90], variants=["fmha_v2_d64_paged*"], checked=True)
+    assert {row.checked for row in made.metadata.rows} == {True, False}
+    library = clib.CLibrary(made.libraries.shared)
+    assert {row.variant.decode() for row in library.rows()} == {row.variant for row in made.metadata.rows if not row.checked}
+    refusal = library.why_not(clib.problem("paged", "causal", 64, 90, checked=True))
+    assert refusal.reason.startswith(b"checked True is not served (there is False); nearest: ")
+    builder = edge_llm.Builder(made.document, made.bundle, tmp_path / "edge", zig)
+    assert builder.variants((90,)) == tuple(dict.fromkeys(row.variant for row in made.metadata.rows if not row.checked))
 
 
 def test_rules_without_a_general_variant(tmp_path, manifest, zig):
