@@ -9,7 +9,7 @@ from __future__ import annotations
 from ..manifest import KernelSpec
 from ..operations import OPERATIONS, TOKENS_PER_PAGE
 from ..plan import LaunchPlan, Param, PlanError, TensorMap
-from .hopper_geometry import ELEMENT_BYTES, ROWS, Geometry, geometry
+from .hopper_geometry import BOX, ELEMENT_BYTES, ROWS, Geometry, geometry
 
 #: Arguments that stand in no parameter: TMA needs them in the maps only, or nobody does.
 _UNUSED = {"q", "k", "v", "kv_pool", "total_seqlen", "total_seqlen_q", "num_flat_pages"}
@@ -25,8 +25,8 @@ def _bytes(stride: str) -> str:
 def _map(g: Geometry, base: str, extents: tuple[str, ...], strides: tuple[str, ...], rows: int) -> TensorMap:
     """A map over [.., token, column] of `base`, one box of `rows` tokens at a time. Extents of 0 become 1: they are never read."""
     dims = (str(g.head_dim), *(f"max({extent}, 1)" for extent in extents))
-    box = (g.box, rows) + (1,) * (len(dims) - 2)
-    return TensorMap(base, "float16", dims, tuple(_bytes(stride) for stride in strides), box, g.swizzle)
+    box = (BOX, rows) + (1,) * (len(dims) - 2)
+    return TensorMap(base, "float16", dims, tuple(_bytes(stride) for stride in strides), box, BOX * ELEMENT_BYTES)
 
 
 def _dense(g: Geometry, base: str, seqlen: str, heads: str, rows: int) -> TensorMap:

@@ -9,11 +9,11 @@ MMA_K = 16
 WARPGROUP = 128
 ROWS = 64  # query rows of a warpgroup: the M of wgmma
 BARRIER_BYTES = 8
-#: Notices (what a query tile is) in flight, and the 32-bit words of one.
-NOTICES = 2
+#: Notices (what a query tile is): two in flight and the producer's draft of the next; and the 32-bit words of one.
+NOTICES = 3
 NOTICE_WORDS = 16
-#: Columns of a TMA box: as wide as one of the 128-, 64- and 32-byte swizzles.
-BOX_COLUMNS = (64, 32, 16)
+#: Columns of a TMA box: a row of it is one row of the 128-byte swizzle.
+BOX = 64
 
 
 def _round_up(value: int, multiple: int) -> int:
@@ -28,7 +28,8 @@ class Geometry:
     With `columns` = 2 (head_dim 512) two consumers share their 64 rows: each computes the scores of its own n keys of a step, and
     its own half of O's columns from all of them.
 
-    A tile of r rows is `boxes` blocks of [r, box] elements, one TMA box each, swizzled as wgmma reads it.
+    A tile of r rows is `boxes` blocks of [r, BOX] elements, one TMA box each, swizzled as wgmma reads it. Wide boxes make few
+    requests, so the last one may reach past head_dim: TMA fills that part with zeros without reading anything.
     """
 
     head_dim: int
@@ -42,22 +43,18 @@ class Geometry:
 
     @property
     def dim(self) -> int:
-        """head_dim rounded up to the 16 of one tensor-core step; TMA fills the columns past head_dim with zeros."""
+        """Inner dimension of Q K^T: head_dim rounded up to the 16 of one tensor-core step."""
         return _round_up(self.head_dim, MMA_K)
 
     @property
-    def box(self) -> int:
-        """Columns of a TMA box: the widest that divides `dim`."""
-        return next(columns for columns in BOX_COLUMNS if self.dim % columns == 0)
-
-    @property
     def boxes(self) -> int:
-        return self.dim // self.box
+        """TMA boxes beside each other in a tile."""
+        return -(-self.dim // BOX)
 
     @property
-    def swizzle(self) -> int:
-        """Bytes of the swizzle pattern's row."""
-        return self.box * ELEMENT_BYTES
+    def width(self) -> int:
+        """Columns that a tile takes in shared memory."""
+        return self.boxes * BOX
 
     @property
     def threads(self) -> int:
@@ -77,17 +74,17 @@ class Geometry:
     @property
     def value_dim(self) -> int:
         """Columns of O that a consumer computes."""
-        return self.dim // self.columns
+        return self.head_dim // self.columns
 
     @property
     def q_elements(self) -> int:
         """Elements of one row group's Q tile."""
-        return ROWS * self.dim
+        return ROWS * self.width
 
     @property
     def kv_elements(self) -> int:
         """Elements of one K or V tile."""
-        return self.n * self.dim
+        return self.n * self.width
 
     @property
     def k_offset(self) -> int:

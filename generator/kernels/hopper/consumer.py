@@ -44,11 +44,12 @@ class Consumer(Fixed):
         score, value = self.score_mma.get_slice(0), self.value_mma.get_slice(0)
         q = self.tiles.rows(storage + self.row_group * g.q_elements, ROWS, 1)
         k = self.tiles.rows(storage + g.k_offset, g.n, g.stages)
-        v = self.tiles.columns(storage + g.v_offset, g.n, g.stages, self.column_group * (g.n * g.value_dim))
+        v = self.tiles.columns(storage + g.v_offset, g.n, g.stages, self.column_group * (g.n * g.width // g.columns))
         self.v_rows = self.tiles.rows(storage + g.v_offset, g.n, g.stages)
         self.q = score.make_fragment_A(score.partition_A(q))[None, None, None, 0]
         self.k = score.make_fragment_B(score.partition_B(k))
-        self.v = value.make_fragment_B(value.partition_B(v))
+        stored = self.tiles.stored_value_mma().get_slice(0)
+        self.v = stored.make_fragment_B(stored.partition_B(v))
         self.s = score.make_fragment_C(score.partition_shape_C((ROWS, g.n)))
         self.p = value.make_fragment_A(value.partition_shape_A((ROWS, g.n)))
         self.o = value.make_fragment_C(value.partition_shape_C((ROWS, g.value_dim)))
@@ -179,14 +180,14 @@ class Consumer(Fixed):
     def _issue_scores(self, position):
         """Issue S = Q K^T as a group of its own."""
         warpgroup.fence()
-        accumulate(self.score_mma, self.s, self.q, self.k[None, None, None, self.barriers.k.stage(position)], clear=True)
+        accumulate(self.score_mma, self.s, self.q, self.k[None, None, None, self.barriers.k.stage(position)], self.g.dim, clear=True)
         warpgroup.commit_group()
 
     def _multiply_values(self, mma, p, position):
         """Issue O += P V for the tile of V at `position`."""
         self.barriers.v.wait_full(position)
         warpgroup.fence()
-        accumulate(mma, self.o, p, self.v[None, None, None, self.barriers.v.stage(position)], clear=False)
+        accumulate(mma, self.o, p, self.v[None, None, None, self.barriers.v.stage(position)], self.g.n, clear=False)
 
     def _keep_probabilities(self, position):
         """Round the probabilities to fp16, for P V of the next step."""
@@ -229,8 +230,8 @@ class Consumer(Fixed):
         g = self.g
         self.barriers.v.wait_full(position)
         stage, first = self.barriers.v.stage(position), cutlass.max(valid, Int32(0))
-        for at in cutlass.range(self.thread, (g.n - first) * g.dim, WARPGROUP, unroll=1):
-            self.v_rows[first + at // g.dim, at % g.dim, stage] = Float16(0.0)
+        for at in cutlass.range(self.thread, (g.n - first) * g.head_dim, WARPGROUP, unroll=1):
+            self.v_rows[first + at // g.head_dim, at % g.head_dim, stage] = Float16(0.0)
         cute.arch.fence_view_async_shared()
         cute.arch.barrier(barrier_id=PRIVATE + self.number, number_of_threads=WARPGROUP)
 

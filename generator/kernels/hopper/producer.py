@@ -7,11 +7,11 @@ import cutlass.cute as cute
 from cutlass import Int32, Int64
 from cutlass.experimental import primitives
 
-from ...plans.hopper_geometry import ELEMENT_BYTES, ROWS, Geometry
+from ...plans.hopper_geometry import BOX, ELEMENT_BYTES, ROWS, Geometry
 from ..addressing import PAGE_TOKENS
 from ..ops import Fixed
 from .barriers import Barriers
-from .work import Board, Problem, Work
+from .work import DRAFT, Board, Problem, Work
 
 
 class Producer(Fixed):
@@ -29,8 +29,10 @@ class Producer(Fixed):
     @cute.jit
     def run(self, block, blocks):
         k_position, v_position, q_position = Int32(0), Int32(0), Int32(0)
-        for turn in cutlass.range(self.problem.turns(block, blocks), unroll=1):
-            work = self.problem.work(self.problem.index(turn, block, blocks), self.lane)
+        turns = self.problem.turns(block, blocks)
+        self._draft(Int32(0), block, blocks)
+        for turn in cutlass.range(turns, unroll=1):
+            work = self.board.read(DRAFT)
             if work.count > 0:
                 k_position = self._keys(work, work.end - 1, k_position)
                 self._queries(work, q_position)
@@ -38,13 +40,24 @@ class Producer(Fixed):
                     step = work.end - 2 - done
                     k_position = self._keys(work, step, k_position)
                     v_position = self._values(work, step + 1, v_position)
+                # Finding out about the next tile takes a while: do it while the ring is full anyway.
+                self._draft(cutlass.min(turn + 1, turns - 1), block, blocks)
                 v_position = self._values(work, work.begin, v_position)
             else:
                 self.barriers.q.wait_empty(q_position)
                 with cute.arch.elect_one():
                     self.board.write(work, q_position)
                     self.barriers.q.announce(q_position)
+                self._draft(cutlass.min(turn + 1, turns - 1), block, blocks)
             q_position = q_position ^ 1
+
+    def _draft(self, turn, block, blocks):
+        """Write down the work of a turn for this warp itself."""
+        work = self.problem.work(self.problem.index(turn, block, blocks), self.lane)
+        cute.arch.sync_warp()
+        with cute.arch.elect_one():
+            self.board.write(work, DRAFT)
+        cute.arch.sync_warp()
 
     def _queries(self, work: Work, position):
         """The query tile and its notice. Q has one buffer, so its position is also the slot of the notice."""
@@ -97,6 +110,6 @@ class Producer(Fixed):
         """All boxes of a tile."""
         for box in range(self.g.boxes):
             primitives.cp_async_bulk_tensor_shared_cta_global(
-                self.storage + (offset + box * (rows * self.g.box)),
-                tensor_map.get_ptr(), [Int32(box * self.g.box), *place], barrier,
+                self.storage + (offset + box * (rows * BOX)),
+                tensor_map.get_ptr(), [Int32(box * BOX), *place], barrier,
             )

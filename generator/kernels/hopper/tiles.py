@@ -10,21 +10,18 @@ import cutlass.cute as cute
 from cutlass import Float16, Float32
 from cutlass.cute.nvgpu import OperandMajorMode, warpgroup
 
-from ...plans.hopper_geometry import BOX_COLUMNS, ROWS, Geometry
+from ...plans.hopper_geometry import BOX, MMA_K, ROWS, Geometry
 from ..ops import Fixed
 
-#: Rows of the 8-row core matrices that a swizzle pattern spans.
+#: Rows of the core matrices that a swizzle pattern spans.
 CORE_ROWS = 8
-_SWIZZLE_BITS = {64: 3, 32: 2, 16: 1}
 
 
-def _swizzle(box: int):
-    """The swizzle of rows of `box` elements."""
-    return cute.make_swizzle(_SWIZZLE_BITS[box], 4, 3)
-
-
-def _row_atom(box: int):
-    return cute.make_composed_layout(_swizzle(box), 0, cute.make_layout((CORE_ROWS, box), stride=(box, 1)))
+def _atom(columns: int, by_row: bool):
+    """The swizzled pattern of 8 rows of `columns` elements (32 or 64), seen as [rows, columns] or as [columns, rows]."""
+    swizzle = cute.make_swizzle({64: 3, 32: 2}[columns], 4, 3)
+    shape, stride = ((CORE_ROWS, columns), (columns, 1)) if by_row else ((columns, CORE_ROWS), (1, columns))
+    return cute.make_composed_layout(swizzle, 0, cute.make_layout(shape, stride=stride))
 
 
 class Tiles(Fixed):
@@ -34,21 +31,23 @@ class Tiles(Fixed):
         self.g = geometry
 
     def rows(self, storage, rows: int, copies: int):
-        """`copies` tiles [rows, dim] from `storage` on, with dim contiguous."""
-        return self._tensor(storage, cute.tile_to_shape(_row_atom(self.g.box), (rows, self.g.dim, copies), (0, 1, 2)))
+        """`copies` tiles [rows, width] from `storage` on, with columns contiguous."""
+        return self._tensor(storage, cute.tile_to_shape(_atom(BOX, True), (rows, self.g.width, copies), (0, 1, 2)))
 
     def columns(self, storage, rows: int, copies: int, first: int = 0):
-        """The same tiles seen as [value_dim, rows]; `first` is the element offset of the first column."""
-        box = self.g.box
-        atom = cute.make_composed_layout(_swizzle(box), 0, cute.make_layout((box, CORE_ROWS), stride=(1, box)))
-        tile = cute.tile_to_shape(atom, (self.g.value_dim, rows), (1, 0))
+        """A column group's part of the same tiles, seen as [width / columns, rows]; it starts at element offset `first`."""
+        tile = cute.tile_to_shape(_atom(BOX, False), (self._group_width, rows), (1, 0))
         tiles = cute.make_composed_layout(tile.inner, 0, cute.append(tile.outer, cute.make_layout(copies, stride=self.g.kv_elements)))
         return self._tensor(storage + first, tiles)
 
     def probabilities(self, storage, copies: int):
         """`copies` tiles [64, n] of probabilities, as the A operand of P V."""
-        box = max(columns for columns in BOX_COLUMNS if self.g.n % columns == 0)
-        return self._tensor(storage, cute.tile_to_shape(_row_atom(box), (ROWS, self.g.n, copies), (0, 1, 2)))
+        columns = min(self.g.n, BOX)
+        return self._tensor(storage, cute.tile_to_shape(_atom(columns, True), (ROWS, self.g.n, copies), (0, 1, 2)))
+
+    @property
+    def _group_width(self) -> int:
+        return self.g.width // self.g.columns
 
     def _tensor(self, storage, layout):
         return cute.make_tensor(cute.recast_ptr(storage, layout.inner, dtype=Float16), layout.outer)
@@ -65,15 +64,19 @@ class Tiles(Fixed):
         """The same with P from shared memory."""
         return self._mma(self.g.value_dim, OperandMajorMode.MN, warpgroup.OperandSource.SMEM)
 
+    def stored_value_mma(self):
+        """P V as it would be over all columns that V takes in shared memory: describes V as an operand, whatever part is computed."""
+        return self._mma(self._group_width, OperandMajorMode.MN, warpgroup.OperandSource.RMEM)
+
     def _mma(self, columns: int, b_major, a_source):
-        operation = warpgroup.MmaF16BF16Op(Float16, Float32, (ROWS, columns, 16), a_source, OperandMajorMode.K, b_major)
+        operation = warpgroup.MmaF16BF16Op(Float16, Float32, (ROWS, columns, MMA_K), a_source, OperandMajorMode.K, b_major)
         return cute.make_tiled_mma(cute.make_mma_atom(operation))
 
 
-def accumulate(mma, d, a, b, clear: bool):
-    """Issue d (+)= a b over all steps of the inner dimension; asynchronous."""
+def accumulate(mma, d, a, b, inner: int, clear: bool):
+    """Issue d (+)= a b over the first `inner` elements of the inner dimension; asynchronous."""
     atom = cute.make_mma_atom(mma.op)
-    for k in range(cute.size(a, mode=[2])):
+    for k in range(inner // MMA_K):
         atom.set(warpgroup.Field.ACCUMULATE, not (clear and k == 0))
         cute.gemm(atom, d, a[None, None, k], b[None, None, k], d)
 

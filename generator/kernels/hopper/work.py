@@ -20,6 +20,8 @@ from ..addressing import PAGE_TOKENS, _dense_rows, _length, _packed_rows, block_
 from ..masks import make_mask
 from ..ops import Fixed, select
 
+#: The notice that only the producer reads.
+DRAFT = NOTICES - 1
 #: K and V bytes of a section are at most this times the query heads per key head: a section is read once for each level of
 #: query tiles, and then either L2 holds it or enough arithmetic stands against the traffic.
 SECTION_BYTES = 32 << 20
@@ -55,7 +57,7 @@ class Work(Fixed):
 class Board(Fixed):
     """Where the producer writes down what the next query tile is, so that the consumers need not find out themselves.
 
-    A notice is ready when the tile's Q is, and stays until the Q after next is asked for.
+    A notice is ready when the tile's Q is, and stays until the Q after next is asked for; DRAFT is the producer's own.
     """
 
     def __init__(self, pointer):
@@ -112,7 +114,7 @@ class Problem(Fixed):
             return self.group
         a = self.a
         keys = a.max_pages * PAGE_TOKENS if self.paged else a.seqlen_kv
-        fitting = Int32(SECTION_BYTES // (4 * self.g.dim)) // cutlass.max(keys, Int32(1))
+        fitting = Int32(SECTION_BYTES // (4 * self.g.head_dim)) // cutlass.max(keys, Int32(1))
         return self.group * cutlass.max(fitting * self.group, Int32(1))
 
     def _place(self, index):
