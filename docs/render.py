@@ -157,7 +157,7 @@ def counts() -> str:
     """How much the default bundle holds."""
     rows = MANIFEST.rows()
     variants, sms = ({getattr(row, name) for row in rows} for name in ("variant", "sm"))
-    return f"{len(variants)} variants x {len(sms)} SMs ({', '.join(map(str, sorted(sms)))}) = {len(rows)} kernels, float16, in one bundle."
+    return f"{len(variants)} variants x {len(sms)} SMs ({', '.join(map(str, sorted(sms)))}) = {len(rows)} rows, float16, in one bundle."
 
 
 def variants(operation: str) -> str:

@@ -32,15 +32,20 @@ def commands():
             yield command, expected
 
 
-@pytest.mark.parametrize("command, expected", list(commands()))
-def test_console_examples(command, expected, bundle_path, monkeypatch):
-    monkeypatch.setenv("FMHAFORGE_BUNDLE", str(bundle_path))
+def run_console_example(command, expected, bundle, monkeypatch):
+    """Runs a command of the command line on a bundle and compares what it prints, up to a `| head -N`."""
+    monkeypatch.setenv("FMHAFORGE_BUNDLE", str(bundle))
     command, _, head = command.partition(" | head -")
     output = io.StringIO()
     with redirect_stdout(output):
         main(shlex.split(command)[1:])
     lines = output.getvalue().splitlines(keepends=True)
     assert "".join(lines[:int(head)] if head else lines) == expected
+
+
+@pytest.mark.parametrize("command, expected", list(commands()))
+def test_console_examples(command, expected, bundle_path, monkeypatch):
+    run_console_example(command, expected, bundle_path, monkeypatch)
 
 
 def test_python_examples(bundle_path):
