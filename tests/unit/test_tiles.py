@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tiles chosen by measurement: candidates, winners, and the manifest's text with other tiles in it."""
+
+import pytest
+
+from bench import tiles
+from generator import manifest as manifests
+from generator.families import FAMILY_RULES
+from generator.plan import plan_for
+
+TILE = {"m": 128, "n": 128, "consumers": 2, "producer_registers": 40, "consumer_registers": 232}
+SPLIT = {"m": 64, "n": 32, "consumers": 2, "columns": 2, "producer_registers": 40, "consumer_registers": 232}
+ROOT = tiles.Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def text():
+    return (ROOT / "variants.yaml").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def changed(text):
+    return tiles.with_tiles(text, 90, "hopper", {"fmha_v2_d128": TILE, "fmha_v2_d512_paged": SPLIT})
+
+
+def _builds(text):
+    parsed = manifests.parse(text.encode())
+    return {(row.variant.name, row.sm): (row.family.name, dict(row.tile)) for row in parsed.rows()}
+
+
+def test_only_the_named_rows_change(text, changed):
+    before, after = _builds(text), _builds(changed)
+    assert before.keys() == after.keys()
+    assert {key for key in after if before[key] != after[key]} <= {("fmha_v2_d128", 90), ("fmha_v2_d512_paged", 90)}
+    rule = FAMILY_RULES["hopper"]
+    assert after["fmha_v2_d128", 90] == ("hopper", dict(rule.tile(TILE, 128)))
+    assert after["fmha_v2_d512_paged", 90] == ("hopper", dict(rule.tile(SPLIT, 512)))
+
+
+def test_comments_and_other_entries_stay(text, changed):
+    kept = [line for line in text.splitlines() if "#" in line]
+    assert [line for line in changed.splitlines() if "#" in line] == kept
+    assert max(map(len, changed.splitlines())) <= max(tiles.WIDTH, *map(len, text.splitlines()))
+
+
+def test_applying_twice_changes_nothing_more(changed):
+    assert tiles.with_tiles(changed, 90, "hopper", {"fmha_v2_d128": TILE, "fmha_v2_d512_paged": SPLIT}) == changed
+
+
+def test_an_unknown_variant_is_refused(text):
+    with pytest.raises(tiles.TilesError, match="no entry for fmha_v2_d999"):
+        tiles.with_tiles(text, 90, "hopper", {"fmha_v2_d999": TILE})
+
+
+def test_every_candidate_fits_its_variant(text, manifest):
+    candidates = tiles.read_candidates(ROOT / "bench/tile_candidates.yaml", manifest)
+    assert set(candidates.tiles) == {variant.name for variant in manifest.variants if not variant.checked}
+    for number in range(candidates.rounds):
+        chosen = candidates.of_round(number)
+        parsed = manifests.parse(tiles.with_tiles(text, candidates.sm, candidates.family, chosen).encode())
+        for row in parsed.rows(sms=[candidates.sm], variants=sorted(chosen)):
+            assert plan_for(row).smem_bytes <= row.target.smem_limit
+
+
+@pytest.mark.parametrize("entry, message", (
+    ("{variants: [fmha_v2_d999], tiles: []}", "matches no variant"),
+    ("{variants: [fmha_v2_d128, fmha_v2_d12*], tiles: []}", "has candidates already"),
+    ("{variants: [fmha_v2_d128], tiles: [{m: 128, n: 128, consumers: 3}]}", "consumers"),
+))
+def test_bad_candidates_are_refused(tmp_path, manifest, entry, message):
+    path = tmp_path / "candidates.yaml"
+    path.write_text(f"schema_version: 1\nsm: 90\nfamily: hopper\ncandidates:\n  - {entry}\n", encoding="utf-8")
+    with pytest.raises(tiles.TilesError, match=message):
+        tiles.read_candidates(path, manifest)
+
+
+def _record(variant, case, n, tflops):
+    return {"variant": variant, "case": case, "tile": {"n": n}, "tflops": tflops}
+
+
+def test_the_winner_has_the_best_geometric_mean():
+    records = [
+        _record("a", "long", 64, 400.0), _record("a", "short", 64, 100.0),  # mean 200
+        _record("a", "long", 128, 420.0), _record("a", "short", 128, 90.0),  # mean 194
+        _record("b", "long", 64, 1.0), _record("b", "long", 32, 2.0),
+    ]
+    assert tiles.winners(records) == {"a": {"n": 64}, "b": {"n": 32}}
+
+
+def test_only_cases_of_all_tiles_count():
+    records = [_record("a", "long", 64, 10.0), _record("a", "long", 128, 11.0), _record("a", "short", 64, 900.0)]
+    assert tiles.winners(records) == {"a": {"n": 128}}
+    with pytest.raises(tiles.TilesError, match="no case"):
+        tiles.winners([_record("a", "long", 64, 1.0), _record("a", "short", 32, 1.0)])
