@@ -13,7 +13,7 @@ from typing import Any
 
 import generator  # noqa: F401 - makes fmhaforge importable
 from fmhaforge.checks import Check
-from fmhaforge.metadata import FAULT_REPORT  # noqa: F401 - a pointer that plans of checked variants use besides the arguments
+from fmhaforge.fault_codes import FAULT_REPORT  # noqa: F401 - a pointer that plans of checked variants use besides the arguments
 
 INT32_MAX = (1 << 31) - 1
 INT64_MAX = (1 << 63) - 1

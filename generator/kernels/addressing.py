@@ -15,7 +15,9 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64
 
-from .fault_report import K_PAGE, KV_LENGTH, Q_LENGTH, V_PAGE, FaultReport
+from fmhaforge.fault_codes import K_PAGE, KV_LENGTH, Q_LENGTH, V_PAGE
+
+from .fault_report import FaultReport
 from .ops import Fixed, select
 
 PAGE_TOKENS = 128

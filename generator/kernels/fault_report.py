@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a checked kernel tells the host: the first index that would have led it astray.
 
-The report is six int32 in global memory, zero before the launch: code, batch, entry, value, and two spare. The first block that finds a
+The form of the report and its codes: fmhaforge.fault_codes; in words for users: fmhaforge.checked_report. The first block that finds a
 fault claims the report with an atomic compare-and-swap of the code; the others leave it alone. The kernel goes on with the fault
-taken for "no keys" or "no rows", so nothing wild is read or written. The codes' meanings for users: fmhaforge.checked_report.
+taken for "no keys" or "no rows", so nothing wild is read or written.
 """
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from cutlass import Int32
 from cutlass._mlir.dialects import llvm
 from cutlass.cutlass_dsl import T
 
-from .ops import Fixed
+from fmhaforge.fault_codes import REPORT_WORDS
 
-K_PAGE, V_PAGE, KV_LENGTH, Q_LENGTH = 1, 2, 3, 4
+from .ops import Fixed
 
 
 def _claim(pointer, code):
@@ -45,7 +45,7 @@ class FaultReport(Fixed):
         """Report (code, batch, entry, value) unless the condition holds."""
         if (self.thread == 0) & (holds == False):  # noqa: E712 - a device value
             if _claim(self.pointer, code) == 0:
-                report = cute.make_tensor(self.pointer, cute.make_layout(6))
+                report = cute.make_tensor(self.pointer, cute.make_layout(REPORT_WORDS))
                 report[1] = self.batch
                 report[2] = entry
                 report[3] = value

@@ -13,6 +13,7 @@ from . import commands
 from .errors import FmhaForgeError
 from .locate import VARIABLE
 from .query import ROUTE_CUBIN, ROUTES
+from .selftest_faults import FAULTS
 from .version import __version__
 
 USAGE_ERROR = 2
@@ -104,6 +105,7 @@ def _add_run(subparsers) -> None:
     parser.add_argument("--cases", type=int, default=1, help="cases of each kind (default: 1)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the first case (default: 0)")
     parser.add_argument("--device", type=int, default=0, help="CUDA device (default: 0)")
+    parser.add_argument("--fault", choices=FAULTS, help="with --checked: plant this fault in the last sequence, and expect its report")
     _add_row_options(parser)
 
 

@@ -109,15 +109,17 @@ def doctor(options: argparse.Namespace) -> int:
 
 def run(options: argparse.Namespace) -> int:
     """`fmhaforge run`"""
+    _check_fault_options(options)
     bundle = _open(options)
     kinds = _kinds(options, bundle)
     outcomes = [_run_case(options, bundle, *kind, seed=options.seed + index) for kind in kinds for index in range(options.cases)]
     if options.json:
         _print_json([_outcome_json(outcome) for outcome in outcomes])
     else:
-        _print_table(("variant", "operation", "mask", "head_dim", "q_lens", "kv_lens", "relative error", "worst element", "result"),
+        reported = ("reported",) if options.fault else ()
+        _print_table(("variant", "operation", "mask", "head_dim", "q_lens", "kv_lens", "relative error", "worst element", *reported, "result"),
                      ((o.variant, o.case.operation, o.case.mask, o.case.head_dim, o.case.q_lens, o.case.kv_lens, f"{o.relative_error:.1e}",
-                       f"{o.violation:.2f} of its limit", _result(o)) for o in outcomes))
+                       f"{o.violation:.2f} of its limit", *(_report(o) for _ in reported), _result(o)) for o in outcomes))
         passed = sum(map(bool, outcomes))
         print(f"{passed} of {len(outcomes)} passed (relative error at most {selftest.NORM_LIMIT}, elements within "
               f"{selftest.ELEMENT_LIMIT} + {selftest.ELEMENT_LIMIT} x |reference|)")
@@ -187,12 +189,28 @@ def _run_case(options: argparse.Namespace, bundle: Bundle, operation: str, mask:
                                 options.seqlen_kv, options.window)
     runner = bundle.runner(options.heads_q, options.heads_kv, head_dim, options.batch, options.seqlen_q,
                            0 if case.paged else options.seqlen_kv, device=options.device, **_row_options(options))
-    return selftest.run_case(runner, bundle.driver, case, options.device)
+    return selftest.run_case(runner, bundle.driver, case, options.device, options.fault)
+
+
+def _check_fault_options(options: argparse.Namespace) -> None:
+    if options.fault and not options.checked:
+        raise UsageError(f"--fault {options.fault} is for checked kernels to report; give --checked too")
+    if options.fault and min(options.batch, options.seqlen_q, options.seqlen_kv) < 1:
+        raise UsageError(f"--fault {options.fault} needs a sequence with a query and a key; give --batch, --seqlen-q and --seqlen-kv at least 1")
+
+
+def _report(outcome: selftest.Outcome) -> str:
+    error = outcome.reported
+    return "nothing" if error is None else f"{error.kind} batch {error.batch} entry {error.entry} value {error.value}"
 
 
 def _result(outcome: selftest.Outcome) -> str:
     if not outcome.untouched:
         return "FAILED: guard bytes overwritten"
+    if not outcome.report_is_right:
+        planted = outcome.planted
+        wanted = f"batch {planted.batch} entry {planted.entry} value {planted.value}" if planted else "nothing"
+        return f"FAILED: {_report(outcome)} reported, {wanted} planted"
     return "passed" if outcome else "FAILED"
 
 
@@ -201,7 +219,9 @@ def _outcome_json(outcome: selftest.Outcome) -> dict[str, object]:
     return {"variant": outcome.variant, "operation": case.operation, "mask": case.mask, "head_dim": case.head_dim,
             "num_q_heads": case.num_q_heads, "num_kv_heads": case.num_kv_heads, "q_lens": case.q_lens, "kv_lens": case.kv_lens,
             "window": case.window, "scale": case.scale, "seed": case.seed, "relative_error": outcome.relative_error,
-            "violation": outcome.violation, "guards_intact": outcome.untouched, "passed": bool(outcome)}
+            "violation": outcome.violation, "guards_intact": outcome.untouched, "passed": bool(outcome),
+            "fault": outcome.planted and outcome.planted.kind, "reported": outcome.reported and {
+                key: getattr(outcome.reported, key) for key in ("kind", "argument", "batch", "entry", "value", "reason")}}
 
 
 def _print_json(value: object) -> None:

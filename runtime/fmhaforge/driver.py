@@ -293,7 +293,7 @@ class Driver:
         config.numAttrs = 1
         return config
 
-    # -- memory, for the command line's own cases ---------------------------------------------------------------------------
+    # -- memory, for reports of checked kernels and the command line's own cases --------------------------------------------
 
     def allocate(self, size: int) -> int:
         """The address of `size` fresh bytes in the current context."""
@@ -311,6 +311,17 @@ class Driver:
         """Copies `size` bytes from the device and waits."""
         data = bytearray(size)
         self.call("cuMemcpyDtoH", data, self._handle("CUdeviceptr", address), size)
+        return bytes(data)
+
+    def clear(self, address: int, size: int, stream: int) -> None:
+        """Enqueues zeros for `size` bytes, a multiple of 4."""
+        self.call("cuMemsetD32Async", self._handle("CUdeviceptr", address), 0, size // 4, stream)
+
+    def download_after(self, stream: int, address: int, size: int) -> bytes:
+        """Copies `size` bytes from the device when all work of the stream is done, and waits; errors of that work surface here."""
+        data = bytearray(size)
+        self.call("cuMemcpyDtoHAsync", data, self._handle("CUdeviceptr", address), size, stream)
+        self.call("cuStreamSynchronize", stream)
         return bytes(data)
 
     def synchronise(self) -> None:

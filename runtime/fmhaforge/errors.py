@@ -19,9 +19,10 @@
     |-- DriverMissingError       cuda.bindings or libcuda cannot be loaded
     |-- DriverError              a driver call failed; `.call`, `.code`, `.status`
     |-- ForkedError              the driver was initialised before fork(), and is used in the child
+    |-- FaultReported            a checked kernel met a wrong page id or length; `.kind`, `.batch`, `.entry`, `.value`
     `-- LoadError                a cubin cannot be made ready
         |-- EmptyLibraryError    it loaded, but holds no kernel
-        `-- CaptureError         a first load during stream capture
+        `-- CaptureError         a first load, or a checked launch, during stream capture
 """
 
 from __future__ import annotations
@@ -131,4 +132,23 @@ class EmptyLibraryError(LoadError):
 
 
 class CaptureError(LoadError):
-    """A first load was asked for while the stream captures a graph."""
+    """A first load, or a launch that has to be waited for, was asked for while the stream captures a graph."""
+
+
+class FaultReported(FmhaForgeError):
+    """A checked kernel met a page id or a length on the device that would have led it astray; nothing wild was read or written.
+
+    `kind` is `k-page`, `v-page`, `kv-length` or `q-length`, `argument` the tensor that holds the fault, `batch` the batch entry,
+    `entry` the place in its page list (0 for lengths) and `value` the id or length found there. `row` is the row that ran,
+    `reason` says all that in words, with the limits.
+    """
+
+    def __init__(self, row: str, kind: str, argument: str | None, batch: int, entry: int, value: int, reason: str):
+        super().__init__(f"{row}: {reason}")
+        self.row = row
+        self.kind = kind
+        self.argument = argument
+        self.batch = batch
+        self.entry = entry
+        self.value = value
+        self.reason = reason

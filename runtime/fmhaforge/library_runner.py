@@ -54,8 +54,11 @@ class LibraryRunner(Runner):
         super().__init__(bundle, *sizes, **options)  # type: ignore[arg-type]
         if self._route != ROUTE_CUBIN:
             raise ArgumentError("route", f"{self._route!r} does not go through the C library; leave library=True out")
+        if self._options["checked"]:
+            raise ArgumentError("checked", "the C library holds no checked kernels; leave library=True out")
         self._library: CLibrary = bundle.library
-        self._indices = {(row.variant, row.sm): index for index, row in enumerate(bundle.metadata.rows)}
+        rows = (row for row in bundle.metadata.rows if not row.checked)
+        self._indices = {(row.variant, row.sm): index for index, row in enumerate(rows)}
         self._preparing = threading.local()
 
     def prepare(self, function: str, *arguments: object, **named: object) -> PreparedLaunch | None:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from . import launch
+from .checked_launch import FaultReports
 from .driver import Driver
 from .errors import CaptureError, DriverError, EmptyLibraryError, LoadError
 from .metadata import Row
@@ -32,12 +33,13 @@ class Kernel:
 class Loader:
     """Loads rows through the driver. A failed load leaves nothing behind and can be tried again.
 
-    `read(path, sha256)` gives the verified bytes of a file of the bundle.
+    `read(path, sha256)` gives the verified bytes of a file of the bundle. `reports` holds what checked kernels write to.
     """
 
     def __init__(self, driver: Driver, read: Callable[[str, str], bytes]):
         self._driver = driver
         self._read = read
+        self.reports = FaultReports(driver)
         self._guard = threading.Lock()
         self._locks: dict[tuple, threading.Lock] = {}
         self._kernels: dict[tuple, Kernel] = {}
@@ -80,6 +82,7 @@ class Loader:
             for home, lock in self._locks.items():
                 with lock:
                     self._unload_one(home)
+        self.reports.free()
 
     def _unload_one(self, home: tuple) -> None:
         kernel = self._kernels.pop(home, None)

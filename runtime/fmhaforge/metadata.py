@@ -12,13 +12,11 @@ from typing import Any
 from . import expr
 from .checks import Check
 from .errors import SchemaError
+from .fault_codes import FAULT_REPORT
 from .fields import Fields
 
 SCHEMA_VERSION = 1
 """The schema that this runtime reads."""
-
-FAULT_REPORT = "fault_report"
-"""The pointer that plans of checked variants use besides the arguments: where the kernel reports a wrong page id or length."""
 
 EXTRA_NAMES = frozenset({"sm_count"})
 """Names that every plan may use besides the arguments: properties of the device."""

@@ -7,10 +7,12 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from . import layout, scalars
+from . import checked_launch, checked_report, layout, scalars
 from .driver import Place
 from .dtypes import INT_MAX, MaskType, dtype_name
 from .errors import ArgumentError, DeviceError, UnsupportedError
+from .fault_codes import FAULT_REPORT
+from .launch import BoundPlan
 from .loader import Kernel
 from .metadata import Row
 from .names import public_name
@@ -36,6 +38,9 @@ class Runner:
     given are taken from the tensors; bare addresses need all of them and mean packed tensors. Streams are handles (0 is the
     default stream), or stream objects of torch, cupy or cuda.core. Work is enqueued and not waited for: the caller orders the
     streams and keeps the memory alive until the work is done.
+
+    A runner made with `checked=True` takes the checked variants: it waits for each launch and raises FaultReported when the kernel met
+    a page id or a length that would have led it astray; such a launch cannot be captured in a graph.
 
     Every function raises an ArgumentError naming the argument when a precondition does not hold, UnsupportedError when no row
     serves the request, LoadError when a row cannot be loaded, and DriverError when the launch fails.
@@ -211,13 +216,21 @@ class Runner:
 
     def _submit(self, row: Row, place: Place, shape: layout.Layout, values: Mapping[str, int | float], stream: int, preflight: str) -> None:
         """Loads a row if need be and launches it. `values` are the arguments that are not in `shape`: addresses and scale."""
-        kernel = self._bundle.loader.prepare(row, self._route, place.device, place.context, stream, preflight)
-        self._launch(kernel, shape, values, stream)
-
-    def _launch(self, kernel: Kernel, shape: layout.Layout, values: Mapping[str, int | float], stream: int) -> None:
+        if row.checked:
+            checked_launch.refuse_capture(self._driver, row, stream)
+        loader = self._bundle.loader
+        kernel = loader.prepare(row, self._route, place.device, place.context, stream, preflight)
         bound = shape.bound_plan(kernel.plan, kernel.sm_count)
         if bound is None:
             return
+        if not row.checked:
+            self._launch(kernel, bound, values, stream)
+            return
+        report = loader.reports.launch(place, stream, lambda address: self._launch(kernel, bound, {**values, FAULT_REPORT: address}, stream))
+        if report is not None:
+            raise checked_report.fault(report, row, shape.values)
+
+    def _launch(self, kernel: Kernel, bound: BoundPlan, values: Mapping[str, int | float], stream: int) -> None:
         plan = kernel.plan.plan
         self._driver.launch(kernel.handle, bound.grid, plan.block, plan.cluster, plan.smem_bytes, stream,
                             bound.pack(values, self._driver), kernel.plan.offsets)

@@ -2,7 +2,7 @@
 """Random cases on the GPU, compared with float64: what `fmhaforge run` does. Needs cuda-python and nothing else.
 
 Everything that must not matter is poisoned: keys and values past the logical lengths and pages that no sequence uses are NaN,
-the output begins as a sentinel, and guard bytes stand around it.
+the output begins as a sentinel, and guard bytes stand around it. A case for checked kernels may hold a planted fault.
 """
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ from dataclasses import dataclass
 
 from .driver import Driver
 from .dtypes import INT_MAX
+from .errors import FaultReported
 from .layout import PAGE_TOKENS
 from .reference import attend, causal, group_head, vision_block
 from .runner import Runner
+from .selftest_faults import Planted, Sizes, plant
 
 NORM_LIMIT = 4e-4
 """Largest relative error, by the norm of the whole output."""
@@ -65,16 +67,26 @@ class Case:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a case went. `relative_error` is by norm; `violation` is the worst element over its limit, below 1 if all hold."""
+    """How a case went. `relative_error` is by norm; `violation` is the worst element over its limit, below 1 if all hold.
+
+    `planted` is the fault in the case, if any: its sequence's output is left out of the errors. `reported` is what a checked kernel said.
+    """
 
     case: Case
     variant: str
     relative_error: float
     violation: float
     untouched: bool
+    planted: Planted | None = None
+    reported: FaultReported | None = None
+
+    @property
+    def report_is_right(self) -> bool:
+        """Whether exactly the planted fault was reported: nothing, if none was planted."""
+        return self.reported is None if self.planted is None else self.planted.is_reported_by(self.reported)
 
     def __bool__(self) -> bool:
-        return self.relative_error <= NORM_LIMIT and self.violation <= 1.0 and self.untouched
+        return self.relative_error <= NORM_LIMIT and self.violation <= 1.0 and self.untouched and self.report_is_right
 
 
 def random_case(operation: str, mask: str, head_dim: int, seed: int, num_q_heads: int = 4, num_kv_heads: int = 2, batch: int = 2,
@@ -88,43 +100,53 @@ def random_case(operation: str, mask: str, head_dim: int, seed: int, num_q_heads
                 window if windowed else None, 1 / math.sqrt(head_dim), seed)
 
 
-def run_case(runner: Runner, driver: Driver, case: Case, device: int = 0) -> Outcome:
-    """Runs a case on the device's default stream and compares. Raises what the runner raises."""
+def run_case(runner: Runner, driver: Driver, case: Case, device: int = 0, fault: str | None = None) -> Outcome:
+    """Runs a case on the device's default stream and compares. Raises what the runner raises, but FaultReported.
+
+    `fault` is one of `selftest_faults.FAULTS`, to be planted and reported: for paged cases with a query and a key, and checked kernels.
+    """
     data = _Data(case)
+    planted = plant(fault, data.sizes(), data.tensors) if fault else None
+    tensors = {**data.tensors, **(planted.tensors if planted else {})}
     with driver.context_of(device), _Buffers(driver) as buffers:
-        address = {name: buffers.put(values) for name, values in data.tensors.items()}
+        address = {name: buffers.put(values) for name, values in tensors.items()}
         output = buffers.put(data.guarded_output())
         address["o"] = output + GUARD
-        support = _launch(runner, case, address, data)
+        variant, reported = _launch(runner, case, address, data)
         driver.synchronise()
         found = driver.download(output, len(data.guarded_output()))
-    return data.compare(found, support)
+    return data.compare(found, variant, planted, reported)
 
 
-def _launch(runner: Runner, case: Case, a: dict[str, int], data: _Data) -> str:
+def _launch(runner: Runner, case: Case, address: dict[str, int], data: _Data) -> tuple[str, FaultReported | None]:
+    """Runs the case: the variant that the preflight names, and what a checked kernel reported."""
+    for_preflight, for_run = _arguments(case, address, data)
+    variant = getattr(runner, f"preflight_{case.operation}")(*for_preflight).variants[0]
+    try:
+        getattr(runner, "run" if case.operation == "llm" else f"run_{case.operation}")(*for_run)
+    except FaultReported as error:
+        return variant, error
+    return variant, None
+
+
+def _arguments(case: Case, a: dict[str, int], data: _Data) -> tuple[tuple, tuple]:
+    """The arguments of the operation's preflight function, and of the function that runs it."""
     window = INT_MAX if case.window is None else case.window
     paged = (a.get("q"), a.get("pool"), a.get("pages"), a["o"], a.get("cu_q"), a.get("cu_kv"))
     dense = (a.get("q"), a.get("k"), a.get("v"), a["o"])
     pages = (data.flat_pages, data.max_pages, PAGE_TOKENS)
+    lengths = (sum(case.q_lens), case.seqlen_q)
     if case.operation == "llm":
-        support = runner.preflight_llm(0, window)
-        runner.run(*dense, a["cu_kv"], 0, case.scale, window)
-    elif case.operation == "padding":
-        support = runner.preflight_padding(0)
-        runner.run_padding(*dense, a["cu_q"], a["cu_kv"], 0, case.scale)
-    elif case.operation == "vision_block":
-        support = runner.preflight_vision_block(0)
-        runner.run_vision_block(*dense, a["cu_kv"], a["begin"], a["end"], 0, case.scale, window)
-    elif case.operation == "paged":
-        support = runner.preflight_paged(0, window)
-        runner.run_paged(*paged, *pages, 0, case.scale, window)
-    elif case.operation == "paged_ragged":
-        support = runner.preflight_paged_ragged(0, window)
-        runner.run_paged_ragged(*paged, sum(case.q_lens), case.seqlen_q, *pages, 0, case.scale, window)
-    else:
-        support = runner.preflight_vit(0)
-        runner.run_vit(*dense, a["cu_q"], sum(case.q_lens), case.seqlen_q, len(case.q_lens), 0, case.scale)
-    return support.variants[0]
+        return (0, window), (*dense, a["cu_kv"], 0, case.scale, window)
+    if case.operation == "padding":
+        return (0,), (*dense, a["cu_q"], a["cu_kv"], 0, case.scale)
+    if case.operation == "vision_block":
+        return (0,), (*dense, a["cu_kv"], a["begin"], a["end"], 0, case.scale, window)
+    if case.operation == "paged":
+        return (0, window), (*paged, *pages, 0, case.scale, window)
+    if case.operation == "paged_ragged":
+        return (0, window), (*paged, *lengths, *pages, 0, case.scale, window)
+    return (0,), (*dense, a["cu_q"], *lengths, len(case.q_lens), 0, case.scale)
 
 
 class _Data:
@@ -139,6 +161,11 @@ class _Data:
         self._blocks = [self._block(b) for b in range(len(case.kv_lens))]
         self.flat_pages = 2 * (len(case.kv_lens) * self.max_pages + 1)
         self.tensors = dict(self._tensors())
+
+    def sizes(self) -> Sizes:
+        """What decides where a fault is planted."""
+        case = self.case
+        return Sizes(len(case.kv_lens), case.seqlen_q, case.kv_lens[-1], self.max_pages, self.flat_pages)
 
     def _q_rows(self) -> int:
         case = self.case
@@ -217,8 +244,8 @@ class _Data:
             return vision_block(row, queries, keys, case.window, *self._blocks[b][row])
         return causal(row, queries, keys, case.window)
 
-    def _expected(self) -> Iterator[list[float]]:
-        """The output rows in memory order, one per query head."""
+    def _expected(self, without: int | None) -> Iterator[list[float] | None]:
+        """The output rows in memory order, one per query head; None for those of sequence `without`."""
         case = self.case
         first = 0
         for b, length in enumerate(case.q_lens):
@@ -226,23 +253,26 @@ class _Data:
             for row in range(rows):
                 seen = self._seen(b, row)
                 for head in range(case.num_q_heads):
+                    if b == without:
+                        yield None
+                        continue
                     kv_head = group_head(head, case.num_q_heads, case.num_kv_heads)
                     keys, values = ([self._kv[plane][b][key][kv_head] for key in seen] for plane in "kv")
                     yield attend(self._q[first + row][head], keys, values, case.scale, case.head_dim)
             first += rows
 
-    def compare(self, found: bytes, variant: str) -> Outcome:
-        """Compares the guarded output after the launch with what is right."""
+    def compare(self, found: bytes, variant: str, planted: Planted | None, reported: FaultReported | None) -> Outcome:
+        """Compares the guarded output after the launch with what is right, but the sequence of a planted fault."""
         guards = found[:GUARD] + found[-GUARD:]
-        body = found[GUARD:-GUARD]
-        values = struct.unpack(f"<{len(body) // 2}e", body)
-        wanted = [value for row in self._expected() for value in row]
-        errors = [abs(value - right) if math.isfinite(value) else math.inf for value, right in zip(values, wanted)]
-        worst = max((error / (ELEMENT_LIMIT * (1 + abs(right))) for error, right in zip(errors, wanted)), default=0.0)
-        norm = math.sqrt(math.fsum(right * right for right in wanted))
+        rows = struct.iter_unpack(f"<{self.case.head_dim}e", found[GUARD:-GUARD])
+        pairs = [pair for row, right in zip(rows, self._expected(planted.batch if planted else None)) if right is not None
+                 for pair in zip(row, right)]
+        errors = [abs(value - right) if math.isfinite(value) else math.inf for value, right in pairs]
+        worst = max((error / (ELEMENT_LIMIT * (1 + abs(right))) for error, (_, right) in zip(errors, pairs)), default=0.0)
+        norm = math.sqrt(math.fsum(right * right for _, right in pairs))
         error_norm = math.sqrt(math.fsum(error * error for error in errors))
         relative = error_norm / norm if norm else (math.inf if error_norm else 0.0)
-        return Outcome(self.case, variant, relative, worst, guards == b"\xA5" * (2 * GUARD))
+        return Outcome(self.case, variant, relative, worst, guards == b"\xA5" * (2 * GUARD), planted, reported)
 
 
 class _Buffers:

@@ -16,6 +16,7 @@ def runner_for(bundle: Any, case: Case, route: str) -> Any:
     return bundle.runner(
         case.num_q_heads, case.num_kv_heads, subject.head_dim, case.batch, case.seqlen_q, case.seqlen_kv,
         use_small_d64=subject.use_small_d64, route=route, row_sm=subject.sm if route == ROUTE_PTX else None,
+        checked=subject.checked,
     )
 
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One small case of every variant in one process, for compute-sanitizer (see sanitize.sh). Needs no torch.
+"""One small case of every variant in one process, for compute-sanitizer (see sanitize.sh). Needs no torch. Checked variants also run
+with every fault planted: nothing wild may be read or written then.
 
 Every array is an allocation of its own with exactly the bytes that its tensor spans, so one element too far is out of bounds,
 and everything is uploaded from the host, so that no other kernel runs.
@@ -17,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "runtime"), str(ROOT)]
 
 import fmhaforge  # noqa: E402
-from tests.device import launch  # noqa: E402
+from tests.device import faults, launch  # noqa: E402
 from tests.device.backends import NumpyBackend  # noqa: E402
 from tests.device.named import case  # noqa: E402
 from tests.device.problem import compose, expect, judge  # noqa: E402
@@ -53,11 +54,12 @@ def sanitary_case(subject):
     )
 
 
-def run(bundle, made, route):
-    """Runs `made` on the device and returns what is wrong with the result."""
+def run(bundle, made, route, fault=None):
+    """Runs `made` on the device, with a planted fault if one is given, and returns what is wrong with the result."""
     backend, driver = NumpyBackend(), bundle.driver
     problem = compose(made, backend, guard=0)
     expect(problem)
+    report = fault and fault.plant(problem)
     arrays, parts = [], [problem.o, *problem.inputs]
     hosts = [(part.flat, part.view) for part in parts]
     for part, (flat, view) in zip(parts, hosts):
@@ -68,18 +70,28 @@ def run(bundle, made, route):
         if values is not None:
             arrays.append(DeviceArray(driver, values, values))
             setattr(problem, name, arrays[-1])
-    launch.launch(launch.runner_for(bundle, made, route), problem, STREAM)
+    runner = launch.runner_for(bundle, made, route)
+    found = faults.reported_by(lambda: launch.launch(runner, problem, STREAM))
     driver.synchronise()
     for part, (flat, view) in zip(parts, hosts):
         flat[...] = np.frombuffer(driver.download(part.view.address, part.view.size), flat.dtype)
         part.view = view
     for array in arrays:
         driver.free(array.address)
-    return judge(problem).faults
+    if fault is None:
+        return (() if found is None else (f"reports {found}",)) + judge(problem).faults
+    return faults.findings(problem, fault.rows, report, found)
+
+
+def run_all(bundle, subject, route):
+    """Yields (what ran, what is wrong with it) for the case of a subject and for its faults."""
+    yield subject.name, run(bundle, sanitary_case(subject), route)
+    for fault in faults.faults(subject) if subject.checked else ():
+        yield f"{subject.name} {fault.name}", run(bundle, faults.faulty_case(subject, fault), route, fault)
 
 
 def main():
-    """Prints one line per variant; exits with 1 if any result is wrong."""
+    """Prints one line per launch; exits with 1 if any result is wrong."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--bundle", required=True)
     parser.add_argument("--variant", default="*")
@@ -91,9 +103,9 @@ def main():
     with bundle.driver.context_of(0):
         for subject in subjects(read_metadata(options.bundle), bundle.driver.sm(0), options.variant, options.family):
             if options.route in subject.routes:
-                faults = run(bundle, sanitary_case(subject), options.route)
-                bad += bool(faults)
-                print(f"{subject.variant:34} {'; '.join(faults) or 'right'}", flush=True)
+                for name, wrong in run_all(bundle, subject, options.route):
+                    bad += bool(wrong)
+                    print(f"{name:34} {'; '.join(wrong) or 'right'}", flush=True)
     return 1 if bad else 0
 
 

@@ -19,7 +19,7 @@ status=0
 for tool in ${TOOLS:-memcheck initcheck racecheck}; do
     if compute-sanitizer --tool "$tool" --error-exitcode 9 --print-limit 20 \
         "${PYTHON:-python3}" "$here/sanitize.py" --bundle "$bundle" "$@" >"$logs/$tool.log" 2>&1; then
-        echo "$tool: clean ($(grep -c ' right$' "$logs/$tool.log") variants)"
+        echo "$tool: clean ($(grep -c ' right$' "$logs/$tool.log") launches)"
     else
         status=1
         echo "$tool: NOT clean, see $logs/$tool.log"

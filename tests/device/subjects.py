@@ -12,7 +12,7 @@ from pathlib import Path
 from fmhaforge.query import ROUTE_CUBIN, ROUTE_PTX, ROUTES
 
 CASES_PER_GROUP = 300
-"""Fewest random cases per group: (operation, head_dim) for `llm`, the operation for the others."""
+"""Fewest random cases per group: (operation, head_dim) for `llm`, the operation for the others; checked kernels are groups of their own."""
 
 CASES_PER_VARIANT = 150
 """Fewest random cases per variant."""
@@ -21,7 +21,8 @@ CASES_PER_VARIANT = 150
 @dataclass(frozen=True)
 class Subject:
     """One row under test. `seqlen_q_min`/`seqlen_q_max` (None = no bound) are the lengths for which the selection rules
-    choose this variant, given `use_small_d64`. `routes` are the ways in which its kernel can reach the device under test."""
+    choose this variant, given `use_small_d64`. `routes` are the ways in which its kernel can reach the device under test. A
+    `checked` kernel verifies page ids and lengths on the device, and its runner waits for its report."""
 
     variant: str
     operation: str
@@ -36,6 +37,7 @@ class Subject:
     seqlen_q_min: int = 1
     seqlen_q_max: int | None = None
     use_small_d64: bool = True
+    checked: bool = False
 
     @property
     def name(self) -> str:
@@ -91,7 +93,7 @@ def case_count(subject: Subject, everyone: Iterable[Subject]) -> int:
 
 
 def _group(subject: Subject) -> tuple:
-    return (subject.operation, subject.head_dim) if subject.operation == "llm" else (subject.operation,)
+    return (subject.operation, subject.checked, subject.head_dim if subject.operation == "llm" else None)
 
 
 def _ptx_sm(row: Mapping) -> int:
@@ -103,7 +105,7 @@ def _subject(row: Mapping, rows: Iterable[Mapping], routes: tuple[str, ...]) -> 
     return Subject(
         variant=row["variant"], operation=row["operation"], head_dim=row["head_dim"], mask=row["mask"], family=row["family"],
         sm=row["sm"], tile_m=row["tile"]["m"], tile_n=row["tile"]["n"], ptx_sha256=row["ptx_sha256"], routes=routes,
-        seqlen_q_min=low, seqlen_q_max=high, use_small_d64=flag,
+        seqlen_q_min=low, seqlen_q_max=high, use_small_d64=flag, checked=row["checked"],
     )
 
 

@@ -51,7 +51,7 @@ class FakeCuda:
 
     def __init__(self, *sms):
         self.sms = sms
-        self.launches, self.calls, self.maps = [], [], []
+        self.launches, self.calls, self.maps, self.cleared = [], [], [], []
         self.current = 0
         self.stack = []
         self.libraries, self.kernels, self.smem = {}, {}, {}
@@ -126,6 +126,9 @@ class FakeCuda:
     def cuCtxSynchronize(self):
         return self.result("cuCtxSynchronize")
 
+    def cuStreamSynchronize(self, stream):
+        return self.result("cuStreamSynchronize")
+
     # streams and memory
 
     def stream(self, device=0, context=None):
@@ -146,6 +149,20 @@ class FakeCuda:
         self.next_address += (size + 511) // 256 * 256
         self.memory[address] = (size, device)
         return address
+
+    def cuMemAlloc(self, size):
+        return self.result("cuMemAlloc", self.allocate(size, self.current % 100))
+
+    def cuMemFree(self, address):
+        del self.memory[int(address)]
+        return self.result("cuMemFree")
+
+    def cuMemsetD32Async(self, address, value, count, stream):
+        self.cleared.append((int(address), value, count, int(stream)))
+        return self.result("cuMemsetD32Async")
+
+    def cuMemcpyDtoHAsync(self, data, address, size, stream):
+        return self.result("cuMemcpyDtoHAsync")
 
     def _owner(self, pointer):
         for address, (size, device) in self.memory.items():

@@ -38,13 +38,12 @@ def keys_of(case, query, q_len, kv_len, begin=None, end=None):
 def run(problem, keys_of=keys_of):
     """Fills `problem.o` as the kernel of the case's operation must."""
     case = problem.case
-    starts = np.concatenate(([0], np.cumsum(case.q_lens)))
     for index in range(case.batch):
         q_len = int(problem.cu_q[index + 1] - problem.cu_q[index])
         kv_len = int(problem.cu_kv[index + 1] - problem.cu_kv[index])
         packed = case.subject.packed
         for query in range(q_len if packed else case.seqlen_q):
-            row = int(starts[index]) + query if packed else (index, query)
+            row = int(problem.cu_q[index]) + query if packed else (index, query)
             interval = ()
             if problem.block_begin is not None:
                 interval = (int(problem.block_begin[index, query]), int(problem.block_end[index, query]))

@@ -26,7 +26,7 @@ def metadata_of(manifest):
             "checked": row.variant.checked, "ptx_sha256": row.spec.key(), "ptx_target": row.spec.ptx_target,
              "select": row.variant.to_json()["select"],
         }
-        for row in manifest.rows()
+        for row in manifest.rows(checked=True)
     ]
     return {"rows": rows, "families": {family.name: family.to_json() for family in manifest.families}}
 

@@ -51,7 +51,7 @@ def test_console_examples(command, expected, bundle_path, monkeypatch):
 def test_python_examples(bundle_path):
     gpu = FakeGpu([row for row in fmhaforge.open(bundle_path).metadata.rows if row.sm == 90], 90)
     names = {"path": bundle_path, "stream": 0}
-    ask, run = blocks("runtime.md", "python")
+    ask, run = blocks("runtime.md", "python")[:2]
     with redirect_stdout(io.StringIO()) as output:
         exec(ask, names)
     assert output.getvalue().startswith("head_dim 96 is not served")
