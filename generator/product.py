@@ -118,7 +118,7 @@ class BundleProduct:
 
         The C compiler's own cache stays: it is no product, and takes long to fill.
         """
-        records = [self.session.build_dir / name for name in ("state", "log", "tmp", "cabi", "report.json", "trace.json")]
+        records = [self.session.build_dir / name for name in ("state", "log", "tmp", "cabi", "imports.json", "report.json", "trace.json")]
         return [str(self.place.folder / path) for path in sorted(self.installed())] + [str(path) for path in records if path.exists()]
 
     def remove_empty_folders(self) -> None:

@@ -19,7 +19,7 @@ import SCons.Node
 import SCons.Script
 import SCons.SConsign
 
-from generator import buildplan, farm, manifest, options, report
+from generator import buildplan, farm, manifest, options, report, sources
 from generator.bundle import BundlePlace
 from generator.buildplan import BuildPlan
 from generator.options import Options
@@ -180,6 +180,7 @@ def stop(error: Exception) -> None:
 
 def plan_build(opts: Options) -> BuildPlan:
     """The build plan that the options ask for, or SCons's error for a user's mistake."""
+    sources.memory.load(Path(opts.build_dir) / sources.MEMORY_NAME)
     try:
         loaded = manifest.load(opts.manifest)
         plan = buildplan.make(loaded, loaded.rows(opts.sm, opts.variants, opts.checked), opts.allow_spills)

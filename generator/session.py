@@ -11,11 +11,11 @@ import hashlib
 import os
 import shutil
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Callable, Iterator
 
-from generator import buildplan
+from generator import buildplan, sources
 from generator.buildplan import BuildPlan, Cubin, Kernel
 from generator.cache import Store
 from generator.canonical import write_whole
@@ -70,15 +70,14 @@ class Session:
     def _sweep(self) -> None:
         """Removes what variants left behind that are no longer in the manifest."""
         wanted = buildplan.all_products(self.plan.manifest)
-        for folder in ("ptx", "cubins", "state"):
-            for place, _, names in os.walk(self.build_dir / folder):
-                for name in names:
-                    path = os.path.join(place, name)
-                    product = os.path.relpath(path, self.build_dir)
-                    if folder == "state":
-                        product = os.path.relpath(path, self.build_dir / "state").removesuffix(".json")
-                    if product not in wanted:
-                        os.unlink(path)
+        for folder, suffix in (("", ""), ("state", ".json")):
+            top = str(self.build_dir / folder)
+            for part in ("ptx", "cubins"):
+                for place, _, names in os.walk(os.path.join(top, part)):
+                    inside = place[len(top) :].lstrip(os.sep)
+                    for name in names:
+                        if f"{inside}/{name.removesuffix(suffix)}" not in wanted:
+                            os.unlink(os.path.join(place, name))
 
     def end(self) -> None:
         """Ends the farm, trims the cache, removes temporary files and gives the build folder free. May be called twice."""
@@ -89,6 +88,8 @@ class Session:
         if self.store is not None and self._lock_file is not None:
             self.store.trim(self.options.cache_limit)
         if self._lock_file is not None:
+            with suppress(OSError):  # it only saves time
+                sources.memory.save(self.build_dir / sources.MEMORY_NAME)
             shutil.rmtree(self.scratch, ignore_errors=True)
             self._lock_file.close()
             self._lock_file = None

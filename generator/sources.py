@@ -10,13 +10,19 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import json
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Iterable, Iterator
 
+from generator.canonical import canonical_json, write_whole
+
 #: Package name -> its folder, relative to the root of the tree.
 PACKAGES = {"generator": "generator", "fmhaforge": "runtime/fmhaforge"}
+
+#: The file in the build folder that keeps the imports of parsed files.
+MEMORY_NAME = "imports.json"
 
 
 class SourceError(Exception):
@@ -32,6 +38,7 @@ class Source:
     digest: str
 
 
+@lru_cache(maxsize=None)
 def module_path(root: Path, module: str) -> Path | None:
     """The file of one of the tree's modules, or None when `module` is not the tree's or does not exist."""
     package, _, rest = module.partition(".")
@@ -47,10 +54,13 @@ def module_path(root: Path, module: str) -> Path | None:
 
 
 def _top_level(statements: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
-    """The statements that run when the module is imported, through if, try and with, but not into functions."""
+    """The statements that run when the module is imported, through if, try and with, but not into functions or `if TYPE_CHECKING`."""
     for statement in statements:
         yield statement
         if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            continue
+        if isinstance(statement, ast.If) and "TYPE_CHECKING" in ast.dump(statement.test):
+            yield from _top_level(statement.orelse)
             continue
         for field in ("body", "orelse", "finalbody"):
             yield from _top_level(getattr(statement, field, ()))
@@ -58,16 +68,9 @@ def _top_level(statements: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
             yield from _top_level(handler.body)
 
 
-def _is_type_checking(statement: ast.stmt) -> bool:
-    return isinstance(statement, ast.If) and "TYPE_CHECKING" in ast.dump(statement.test)
-
-
 def imported_names(tree: ast.Module, module: str, is_package: bool) -> Iterator[str]:
     """The dotted names that a module imports when it is itself imported: modules, and possible submodules named in `from` imports."""
-    skipped = {id(inner) for outer in ast.walk(tree) if _is_type_checking(outer) for inner in ast.walk(outer)}
     for statement in _top_level(tree.body):
-        if id(statement) in skipped:
-            continue
         if isinstance(statement, ast.Import):
             for alias in statement.names:
                 yield alias.name
@@ -93,13 +96,46 @@ def file_digest(path: Path) -> str:
     return hashlib.sha256(_read(path)).hexdigest()
 
 
+class ImportMemory:
+    """The imports of files that were parsed before, by module and content: parsing is most of what a build with nothing to do costs."""
+
+    def __init__(self) -> None:
+        self.known: dict[str, list[str]] = {}
+        self.learned = False
+
+    def key(self, module: str, path: Path) -> str:
+        """What a file's imports depend on: its content, its name, and this reader."""
+        return f"{module} {path.name} {file_digest(path)} {file_digest(Path(__file__))}"
+
+    def load(self, path: Path) -> None:
+        """Remembers what `save` wrote; a file that cannot be read is as good as none."""
+        try:
+            known = json.loads(path.read_bytes())
+            self.known.update({key: names for key, names in known.items() if all(isinstance(name, str) for name in names)})
+        except (OSError, ValueError, AttributeError, TypeError):
+            return
+
+    def save(self, path: Path) -> None:
+        """Writes what is known, if something was learned. Raises OSError."""
+        if self.learned:
+            write_whole(path, canonical_json(self.known))
+            self.learned = False
+
+
+memory = ImportMemory()
+
+
 @lru_cache(maxsize=None)
 def _direct_imports(root: Path, module: str, path: Path) -> tuple[str, ...]:
-    try:
-        tree = ast.parse(_read(path), str(path))
-    except SyntaxError as error:
-        raise SourceError(f"{path}:{error.lineno}: {error.msg}") from None
-    return tuple(imported_names(tree, module, path.name == "__init__.py"))
+    key = memory.key(module, path)
+    if key not in memory.known:
+        try:
+            tree = ast.parse(_read(path), str(path))
+        except SyntaxError as error:
+            raise SourceError(f"{path}:{error.lineno}: {error.msg}") from None
+        memory.known[key] = list(imported_names(tree, module, path.name == "__init__.py"))
+        memory.learned = True
+    return tuple(memory.known[key])
 
 
 @lru_cache(maxsize=None)

@@ -29,7 +29,7 @@ POLL_S = 0.01
 
 #: Modules that only carry the spec and the plan to the kernel (their content is in the fingerprint by value), and what evaluates the
 #: plan's expressions at launch.
-CARRIERS = frozenset({"generator.manifest", "generator.model", "generator.plan", "generator.sources", "generator.trace_server",
+CARRIERS = frozenset({"generator.manifest", "generator.model", "generator.plan", "generator.canonical", "generator.sources", "generator.trace_server",
                       "fmhaforge", "fmhaforge.checks", "fmhaforge.expr"})
 
 
