@@ -6,6 +6,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import io
+import lzma
 import os
 import shutil
 import struct
@@ -23,6 +24,8 @@ _RENAME_EXCHANGE = 2
 _GZIP_HEADER = b"\x1f\x8b\x08\0\0\0\0\0\0\xff"
 _BLOCK = 4 << 20
 _LEVEL = 4
+_XZ_PRESET = 1
+_XZ_DICTIONARY = 64 << 20
 
 
 class InstallError(Exception):
@@ -126,7 +129,7 @@ def install_folder(staged: Path, final: Path) -> None:
 
 
 def pack(files: Files, root: str, out: Path) -> Path:
-    """Packs `files` below the folder `root` into a .tar.gz beside `out`; the caller renames it to `out`.
+    """Packs `files` below the folder `root` into an archive beside `out`, which names its format (.tar.xz or .tar.gz); the caller renames it to `out`.
 
     Sorted, owner 0, modes fixed, times SOURCE_DATE_EPOCH. Raises OSError or InstallError and leaves nothing behind then.
     """
@@ -150,13 +153,18 @@ def pack(files: Files, root: str, out: Path) -> Path:
     handle, temporary = tempfile.mkstemp(prefix=f".{out.name}.", suffix=".part", dir=out.parent)
     try:
         with os.fdopen(handle, "wb") as raw:
-            raw.write(gzip_bytes(tar_file.getvalue()))
+            raw.write(_COMPRESS[out.suffix](tar_file.getvalue()))
         os.chmod(temporary, 0o644)
     except BaseException:
         os.unlink(temporary)
         raise
     return Path(temporary)
 
+
+def xz_bytes(data: bytes) -> bytes:
+    """`data` in xz format, by one thread. The dictionary (at most 64 MB, as much as a reader needs) spans a cubin's copies in the libraries of every host."""
+    dictionary = min(_XZ_DICTIONARY, max(len(data), 4096))
+    return lzma.compress(data, check=lzma.CHECK_CRC64, filters=[{"id": lzma.FILTER_LZMA2, "preset": _XZ_PRESET, "dict_size": dictionary}])
 
 
 def gzip_bytes(data: bytes) -> bytes:
@@ -171,3 +179,6 @@ def gzip_bytes(data: bytes) -> bytes:
 def _deflate(block: memoryview, last: bool) -> bytes:
     compressor = zlib.compressobj(_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS)
     return compressor.compress(block) + compressor.flush(zlib.Z_FINISH if last else zlib.Z_FULL_FLUSH)
+
+
+_COMPRESS = {".xz": xz_bytes, ".gz": gzip_bytes}

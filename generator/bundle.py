@@ -21,6 +21,10 @@ from generator.ledger import Ledger
 from generator.metadata import BuiltRow
 
 
+ARCHIVE_LIMIT = 12_000_000
+"""Bytes that a bundle's archive may have."""
+
+
 class BundleError(Exception):
     """What was built does not make a bundle; the message names the file and the remedy."""
 
@@ -45,7 +49,7 @@ class BundlePlace:
     @property
     def archive(self) -> Path:
         """The bundle's archive."""
-        return self.dist / f"{self.name}.tar.gz"
+        return self.dist / f"{self.name}.tar.xz"
 
 
 def _read(path: Path) -> bytes:
@@ -100,7 +104,7 @@ def files_of(plan: BuildPlan, rows: tuple[BuiltRow, ...], build_dir: Path, versi
 def put(files: Files, place: BundlePlace) -> None:
     """Puts the bundle's folder and archive in place: both are written beside their names first, and renamed when both are whole.
 
-    Raises archive.InstallError or OSError; what stood there before is whole then.
+    Raises BundleError when the archive is too large, archive.InstallError or OSError; what stood there before is whole then.
     """
     archive.check_place(place.folder)
     place.dist.mkdir(parents=True, exist_ok=True)
@@ -112,6 +116,7 @@ def put(files: Files, place: BundlePlace) -> None:
     try:
         if failed:
             raise failed
+        _check_size(files, packing.result().stat().st_size)
         archive.install_folder(writing.result(), place.folder)
         os.replace(packing.result(), place.archive)
     finally:
@@ -119,3 +124,13 @@ def put(files: Files, place: BundlePlace) -> None:
             shutil.rmtree(writing.result(), ignore_errors=True)
         if not packing.exception():
             packing.result().unlink(missing_ok=True)
+
+
+def _check_size(files: Files, packed: int) -> None:
+    """Raises BundleError when the archive of `files` has more bytes than it may."""
+    if packed > ARCHIVE_LIMIT:
+        sizes = {path: len(content) for path, content in files.items() if path.startswith("cubins/")}
+        largest = sorted(sizes, key=lambda path: (-sizes[path], path))[:10]
+        named = ", ".join(f"{path} {sizes[path]:,}" for path in largest)
+        raise BundleError(f"the archive has {packed:,} bytes, more than {ARCHIVE_LIMIT:,}; the largest rows are {named}: "
+                          "make those kernels smaller (tile, unrolling), or build fewer rows with sm= or variants=")

@@ -82,7 +82,7 @@ def test_the_runtime_verifies_the_bundle(built):
 
 
 def test_the_archive_holds_the_same_files(built, tmp_path):
-    with tarfile.open(built.folder / f"{BUNDLE}.tar.gz") as tar:
+    with tarfile.open(built.folder / f"{BUNDLE}.tar.xz") as tar:
         members = tar.getmembers()
         tar.extractall(tmp_path)
     assert {(m.uid, m.gid, m.uname, m.gname, m.mtime) for m in members} == {(0, 0, "", "", 0)}
@@ -108,14 +108,14 @@ def test_the_same_bytes_elsewhere(built, tmp_path, zig_cache):
     done = subprocess.run(command, cwd=other.folder, env=settings, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert contents(other.folder / BUNDLE) == contents(built.folder / BUNDLE)
-    assert (other.folder / f"{BUNDLE}.tar.gz").read_bytes() == (built.folder / f"{BUNDLE}.tar.gz").read_bytes()
+    assert (other.folder / f"{BUNDLE}.tar.xz").read_bytes() == (built.folder / f"{BUNDLE}.tar.xz").read_bytes()
     assert (other.folder / BUNDLE / "metadata.json").stat().st_mode & 0o777 == 0o644
 
 
 def test_source_date_epoch_is_the_archive_s_time(built, tmp_path):
     tree = copy(built, tmp_path)
     tree.good(*ARGUMENTS, SOURCE_DATE_EPOCH="1700000000")
-    with tarfile.open(tree.folder / f"{BUNDLE}.tar.gz") as tar:
+    with tarfile.open(tree.folder / f"{BUNDLE}.tar.xz") as tar:
         assert {member.mtime for member in tar.getmembers()} == {1700000000}
     run = tree.build(*ARGUMENTS, SOURCE_DATE_EPOCH="yesterday")
     assert run.status == 2 and "SOURCE_DATE_EPOCH=yesterday: expected seconds" in run.text, run.text
@@ -150,7 +150,7 @@ def test_a_removed_variant_is_gone_everywhere(built, tmp_path):
         assert [str(path) for path in (tree.folder / top).rglob("*fake_d64_sw*")] == []
     for path in (tree.folder / BUNDLE / "lib").rglob("*"):
         assert path.is_dir() or b"fake_d64_sw" not in path.read_bytes(), path
-    with tarfile.open(tree.folder / f"{BUNDLE}.tar.gz") as tar:
+    with tarfile.open(tree.folder / f"{BUNDLE}.tar.xz") as tar:
         assert not [name for name in tar.getnames() if "fake_d64_sw" in name]
 
 

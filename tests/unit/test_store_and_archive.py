@@ -3,14 +3,16 @@
 
 import gzip
 import hashlib
+import lzma
 import os
+import random
 import subprocess
 import tarfile
 import threading
 
 import pytest
 
-from generator import archive
+from generator import archive, bundle
 from generator.cache import MAGIC, Store, content_of, entry_bytes
 from generator.ledger import Ledger, LedgerError, load, required_routes
 from generator.model import Family
@@ -109,15 +111,45 @@ def test_install_refuses_what_is_no_bundle(tmp_path, make):
     assert os.path.lexists(final)
 
 
-def test_pack_is_the_same_whatever_the_surroundings(tmp_path):
+@pytest.mark.parametrize("suffix, decompress", [("gz", gzip.decompress), ("xz", lzma.decompress)])
+def test_pack_is_the_same_whatever_the_surroundings(tmp_path, suffix, decompress):
     (tmp_path / "other").mkdir()
-    first = archive.pack(FILES, "bundle-1", tmp_path / "a.tar.gz").read_bytes()
+    first = archive.pack(FILES, "bundle-1", tmp_path / f"a.tar.{suffix}").read_bytes()
     old = os.umask(0o077)
     try:
-        second = archive.pack(dict(reversed(FILES.items())), "bundle-1", tmp_path / "other/b.tar.gz").read_bytes()
+        second = archive.pack(dict(reversed(FILES.items())), "bundle-1", tmp_path / f"other/b.tar.{suffix}").read_bytes()
     finally:
         os.umask(old)
-    assert first == second and gzip.decompress(first)[:8] == b"bundle-1" and first[4:8] == bytes(4)
+    assert first == second and decompress(first)[:8] == b"bundle-1"
+
+
+def test_what_stands_twice_is_packed_once():
+    """A cubin stands in cubins/ and in each library, far apart: 5 MB of noise, 15 MB later again."""
+    noise = random.Random(1).randbytes(5 << 20)
+    packed = archive.xz_bytes(noise + bytes(15 << 20) + noise)
+    assert len(noise) < len(packed) < len(noise) + 50_000
+    assert lzma.decompress(packed) == noise + bytes(15 << 20) + noise
+
+
+@pytest.mark.parametrize("size", [0, 1, 4096, 70_000])
+def test_xz_of_any_size(size):
+    data = random.Random(size).randbytes(size)
+    assert lzma.decompress(archive.xz_bytes(data)) == data
+
+
+def test_an_archive_over_its_limit_is_not_put_in_place(tmp_path, monkeypatch):
+    files = {f"cubins/sm_90/v{number:02}.cubin": random.Random(number).randbytes(1000 + number) for number in range(12)}
+    place = bundle.BundlePlace(tmp_path / "dist", "1.2.3")
+    bundle.put(files, place)
+    before = place.archive.read_bytes()
+    monkeypatch.setattr(bundle, "ARCHIVE_LIMIT", len(before) - 1)
+    with pytest.raises(bundle.BundleError, match=f"the archive has 13,... bytes, more than {len(before) - 1:,}; the largest rows are "
+                                                 "cubins/sm_90/v11.cubin 1,011, .*cubins/sm_90/v02.cubin 1,002: make those kernels smaller"):
+        bundle.put({**files, "more": b"0" * 100}, place)
+    assert place.archive.read_bytes() == before and not (place.folder / "more").exists()
+    assert sorted(path.name for path in place.dist.iterdir()) == ["fmhaforge-1.2.3", "fmhaforge-1.2.3.tar.xz"]
+    monkeypatch.setattr(bundle, "ARCHIVE_LIMIT", len(before))
+    bundle.put(files, place)
 
 
 @pytest.mark.parametrize("size", [0, 1, (4 << 20) - 1, 4 << 20, (4 << 20) + 1, (9 << 20) + 5])
@@ -130,7 +162,7 @@ def test_gzip_in_blocks_is_plain_gzip(size, tmp_path):
 
 
 def test_pack_holds_modes_links_and_sorted_members(tmp_path):
-    path = archive.pack(FILES, "bundle-1", tmp_path / "a.tar.gz")
+    path = archive.pack(FILES, "bundle-1", tmp_path / "a.tar.xz")
     with tarfile.open(path) as tar:
         members = {member.name: member for member in tar.getmembers()}
     assert list(members) == sorted(members)
