@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is built again after a change, and what is not."""
 
+import os
+
 ALL = ["fake_d128 sm_110", "fake_d128 sm_90", "fake_d64 sm_110", "fake_d64 sm_90", "fake_d64_sw sm_110", "fake_d64_sw sm_90"]
 KERNELS = ["fake_d128 sm_80", "fake_d64 sm_80", "fake_d64_sw sm_80"]
 
@@ -109,3 +111,13 @@ def test_dry_run_lists_and_touches_nothing(tree):
                                                                                         "would trace fake_d64_sw"]
     assert sum(line.startswith("would assemble") for line in run.out.splitlines()) == 6
     assert tree.listing() == before
+
+
+def test_content_decides_and_not_the_date(tree):
+    tree.good("cubins")
+    path = tree.folder / "build/ptx/sm_80/fake_d64.ptx"
+    before = path.stat()
+    path.write_text(path.read_text().replace("mov.u32 %r1, ", "mov.u32 %r1, 1"))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    run = tree.good("cubins")
+    assert run.tasks("trace") == [] and run.tasks("assemble") == ["fake_d64 sm_110", "fake_d64 sm_90"]
