@@ -4,6 +4,7 @@
 import json
 import os
 import shutil
+import shlex
 import subprocess
 import sys
 
@@ -170,7 +171,7 @@ def test_the_module_is_the_command(bundle_path):
 
 def test_a_reader_that_stops_early(bundle_path):
     runtime = os.path.dirname(os.path.dirname(fmhaforge.__file__))
-    command = f"{sys.executable} -m fmhaforge list --json --bundle '{bundle_path}' | head -1"
+    command = f"{shlex.quote(sys.executable)} -m fmhaforge list --json --bundle {shlex.quote(str(bundle_path))} | head -1"
     done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, env={"PYTHONPATH": runtime, "PATH": os.environ["PATH"]})
     assert (done.stdout, done.stderr) == ("[\n", "")
 
