@@ -79,7 +79,7 @@ def built_rows(plan: BuildPlan, build_dir: Path, ledger: Ledger) -> tuple[BuiltR
             raise BundleError(f"{build_dir / cubin.path} is not the cubin that its report describes: remove both and build again")
         digest = ptx_hashes[cubin.kernel.name]
         rows.append(BuiltRow(row, cubin.kernel.plan, data, f"cubins/sm_{row.sm}/{row.variant.name}.cubin", ptx_paths[digest], digest, report,
-                             ledger.is_validated(digest, row.family)))
+                             ledger.is_validated(digest, row.family, row.sm)))
     return tuple(rows)
 
 

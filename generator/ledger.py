@@ -21,26 +21,32 @@ class LedgerError(Exception):
     """The ledger cannot be read, or a kernel is not in it; the message says which and what to do."""
 
 
-def required_routes(family: Family) -> tuple[str, ...]:
-    """The routes that a kernel must have passed. An exact family's PTX fits one SM, so it goes through the cubin route only."""
-    return (CUBIN_ROUTE,) if family.exact else (CUBIN_ROUTE, DRIVER_ROUTE)
-
-
 @dataclass(frozen=True)
 class Ledger:
-    """What was validated: PTX hash (SHA-256, hex) -> the routes with at least one run."""
+    """What was validated: PTX hash (SHA-256, hex) -> the routes with at least one run; and the SMs on which cubins ran."""
 
     path: str
     routes: Mapping[str, frozenset[str]]
+    cubin_sms: frozenset[int] = frozenset()
 
-    def missing_routes(self, ptx_sha256: str, family: Family) -> tuple[str, ...]:
-        """The routes still to be validated for a kernel; empty when it may be shipped."""
+    def required_routes(self, family: Family, sm: int) -> tuple[str, ...]:
+        """The routes that a kernel must have passed to be shipped for an SM.
+
+        An exact family's PTX fits one SM, so it goes through the cubin route only. A portable kernel must have passed as PTX, and as
+        a cubin too where the ledger has runs on that SM: elsewhere nobody has a device to run the cubin on.
+        """
+        if family.exact:
+            return (CUBIN_ROUTE,)
+        return (CUBIN_ROUTE, DRIVER_ROUTE) if sm in self.cubin_sms else (DRIVER_ROUTE,)
+
+    def missing_routes(self, ptx_sha256: str, family: Family, sm: int) -> tuple[str, ...]:
+        """The routes still to be validated for a kernel on an SM; empty when it may be shipped."""
         have = self.routes.get(ptx_sha256, frozenset())
-        return tuple(route for route in required_routes(family) if route not in have)
+        return tuple(route for route in self.required_routes(family, sm) if route not in have)
 
-    def is_validated(self, ptx_sha256: str, family: Family) -> bool:
-        """Whether a kernel passed on every route that its family needs."""
-        return not self.missing_routes(ptx_sha256, family)
+    def is_validated(self, ptx_sha256: str, family: Family, sm: int) -> bool:
+        """Whether a kernel passed on every route that its family needs on an SM."""
+        return not self.missing_routes(ptx_sha256, family, sm)
 
 
 def load(path: str | Path) -> Ledger:
@@ -53,11 +59,13 @@ def load(path: str | Path) -> Ledger:
         raise LedgerError(f"{path}: cannot be read ({error}); restore it from version control") from None
     if not isinstance(document, dict) or document.get("schema_version") != SCHEMA_VERSION or not isinstance(document.get("entries"), dict):
         raise LedgerError(f"{path}: not a numerics ledger of schema version {SCHEMA_VERSION}; restore it from version control")
-    return Ledger(str(path), {digest: _routes(path, digest, entry) for digest, entry in document["entries"].items()})
+    runs = {digest: _runs(path, digest, entry) for digest, entry in document["entries"].items()}
+    cubin_sms = frozenset(sm for found in runs.values() for route, sm in found if route == CUBIN_ROUTE)
+    return Ledger(str(path), {digest: frozenset(route for route, _ in found) for digest, found in runs.items()}, cubin_sms)
 
 
-def _routes(path: str | Path, digest: str, entry: Any) -> frozenset[str]:
+def _runs(path: str | Path, digest: str, entry: Any) -> frozenset[tuple[str, int]]:
     try:
-        return frozenset(run["route"] for run in entry["runs"] if run["cases"] > 0)
+        return frozenset((run["route"], run["sm"]) for run in entry["runs"] if run["cases"] > 0)
     except (TypeError, KeyError) as error:
         raise LedgerError(f"{path}: entry {digest[:12]} has no readable runs ({error!r}); restore it from version control") from None

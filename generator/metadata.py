@@ -71,11 +71,11 @@ def check_ledger(rows: Iterable[BuiltRow], ledger: Ledger) -> None:
     """Raises LedgerError naming every kernel among `rows` that the ledger does not know."""
     missing: dict[str, str] = {}
     for built in rows:
-        routes = ledger.missing_routes(built.ptx_sha256, built.row.family)
+        routes = ledger.missing_routes(built.ptx_sha256, built.row.family, built.row.sm)
         if routes:
             missing.setdefault(built.ptx_sha256, f"{built.row.variant.name} (PTX {built.ptx_sha256[:12]}: no run by {' and '.join(routes)})")
     if missing:
-        raise LedgerError(f"{ledger.path} does not know {len(missing)} of the kernels: {'; '.join(missing.values())}. Run the device tests on a GPU, "
+        raise LedgerError(f"{ledger.path} does not know {len(missing)} of the kernels: {'; '.join(missing.values())}. Run tests/device with --ledger-out on a GPU (docs/numerics.md), "
                           "or build with allow_unvalidated=1, which marks the bundle")
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from generator import archive, bundle
 from generator.cache import MAGIC, Store, content_of, entry_bytes
-from generator.ledger import Ledger, LedgerError, load, required_routes
+from generator.ledger import Ledger, LedgerError, load
 from generator.model import Family
 
 KEY = hashlib.sha256(b"key").hexdigest()
@@ -176,18 +176,20 @@ def test_pack_holds_modes_links_and_sorted_members(tmp_path):
 AMPERE, HOPPER = Family("ampere", "sm_80", False), Family("hopper", "sm_90a", True)
 
 
-def test_routes_that_a_family_needs():
-    assert required_routes(AMPERE) == ("cubin", "driver-ptx") and required_routes(HOPPER) == ("cubin",)
-    ledger = Ledger("ledger.json", {"a": frozenset({"cubin"}), "b": frozenset({"cubin", "driver-ptx"})})
-    assert ledger.missing_routes("a", AMPERE) == ("driver-ptx",) and ledger.missing_routes("a", HOPPER) == ()
-    assert ledger.is_validated("b", AMPERE) and not ledger.is_validated("c", HOPPER)
+def test_routes_that_a_kernel_needs_on_an_sm():
+    ledger = Ledger("ledger.json", {"a": frozenset({"cubin"}), "b": frozenset({"cubin", "driver-ptx"}), "c": frozenset({"driver-ptx"})}, frozenset({90}))
+    assert ledger.required_routes(AMPERE, 90) == ("cubin", "driver-ptx")
+    assert ledger.required_routes(AMPERE, 80) == ("driver-ptx",) and ledger.required_routes(HOPPER, 90) == ("cubin",)
+    assert ledger.missing_routes("a", AMPERE, 90) == ("driver-ptx",) and ledger.missing_routes("a", HOPPER, 90) == ()
+    assert ledger.missing_routes("c", AMPERE, 90) == ("cubin",) and ledger.missing_routes("c", AMPERE, 80) == ()
+    assert ledger.is_validated("b", AMPERE, 90) and not ledger.is_validated("c", HOPPER, 90) and not ledger.is_validated("d", AMPERE, 80)
 
 
 def test_ledger_is_read(tmp_path):
     path = tmp_path / "ledger.json"
     assert load(path).routes == {}
-    path.write_text('{"schema_version": 1, "entries": {"a": {"runs": [{"route": "cubin", "cases": 300}, {"route": "driver-ptx", "cases": 0}]}}}')
-    assert load(path).routes == {"a": frozenset({"cubin"})}
+    path.write_text('{"schema_version": 1, "entries": {"a": {"runs": [{"route": "cubin", "sm": 90, "cases": 300}, {"route": "driver-ptx", "sm": 80, "cases": 0}]}}}')
+    assert load(path).routes == {"a": frozenset({"cubin"})} and load(path).cubin_sms == {90}
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"schema_version": 2, "entries": {}}', '{"schema_version": 1, "entries": []}',
