@@ -239,7 +239,7 @@ def _stride_names(operation: Operation) -> set[str]:
 
 def _limits(argument: Argument) -> str:
     if argument.type == "f32":
-        return "finite, > 0"
+        return f"finite, > 0, at most {argument.maximum}"
     even = f", a multiple of {argument.multiple_of}" if argument.multiple_of > 1 else ""
     return f"{argument.minimum} .. {_power(argument.maximum)}{even}"
 

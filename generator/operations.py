@@ -8,6 +8,7 @@ in Python from this same data, before any launch.
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -23,6 +24,10 @@ NO_WINDOW = 1 << 30
 
 MAX_SEQLEN = 1 << 30
 """Longest sequence, for the same reason."""
+
+MAX_ATTENTION_SCALE = 1 << 16
+"""Largest attention scale. Kernels compute exp2(s c - m c), c = scale_log2, with a fused multiply-add: s c is exact, m c is rounded to float32.
+From |m c| = 2^28 on that error can be 16, and the probability overflows float16. Up to this scale, scores |q k| below 2^10 are far from that."""
 
 TOKENS_PER_PAGE = 128
 
@@ -44,7 +49,7 @@ class Argument:
 
     `type` is `ptr`, `i32`, `i64` or `f32`. Pointers (never null unless stated) have an element `dtype`, an `access` (`in` or
     `out`), a `shape` in words and an `alignment` in bytes. Integers lie in `minimum` .. `maximum` and are multiples of
-    `multiple_of`. A float is finite and, if `positive`, > 0.
+    `multiple_of`. A float is finite, at most `maximum` if there is one and, if `positive`, > 0.
     """
 
     name: str
@@ -138,7 +143,8 @@ _SEQLEN_KV = _count("seqlen_kv", "physical extent of K and V", maximum=MAX_SEQLE
 _HEADS = (_count("num_q_heads", "query heads", minimum=1), _count("num_kv_heads", "key/value heads", minimum=1))
 _WINDOW = _count("window_size_left", "keys seen left of the diagonal, which is seen too; 1 << 30 is no window, -1 sees no key; "
                  "other masks ignore it", minimum=-1, maximum=NO_WINDOW)
-_SCALE = Argument("scale_log2", "f32", "attention scale x log2(e), rounded to float32", positive=True)
+_SCALE = Argument("scale_log2", "f32", "attention scale x log2(e), rounded to float32", positive=True,
+                  maximum=math.ceil(MAX_ATTENTION_SCALE * math.log2(math.e)))
 
 _Q_DENSE = _tensor("q", "[batch, seqlen_q, num_q_heads, head_dim]", "queries")
 _O_DENSE = _tensor("o", "[batch, seqlen_q, num_q_heads, head_dim]", "output; every row is written", access="out")

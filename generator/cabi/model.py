@@ -195,7 +195,7 @@ def _check(argument: Argument, positive: bool) -> CheckC:
     if argument.type == "ptr":
         return CheckC(argument.name, _FIELD_TYPES["ptr"], "0", "0", argument.alignment)
     if argument.type == "f32":
-        return CheckC(argument.name, _FIELD_TYPES["f32"], str(int(positive)), "0", 1)
+        return CheckC(argument.name, _FIELD_TYPES["f32"], str(int(positive)), _int64(argument.maximum or 0), 1)
     width = {"i32": 31, "i64": 63}[argument.type]
     minimum = -(1 << width) if argument.minimum is None else argument.minimum
     maximum = (1 << width) - 1 if argument.maximum is None else argument.maximum

@@ -26,6 +26,10 @@ static fmhaforge_status ff_check_float(const ff_check* check, float value)
         return ff_fail(FMHAFORGE_ERROR_INVALID_ARGUMENT, "%s: %g must be finite%s", check->name, (double)value,
             check->minimum > 0 ? " and > 0" : "");
     }
+    if (check->maximum != 0 && value > (float)check->maximum) {
+        return ff_fail(FMHAFORGE_ERROR_INVALID_ARGUMENT, "%s: %g is above %lld; give at most %lld", check->name, (double)value,
+            (long long)check->maximum, (long long)check->maximum);
+    }
     return FMHAFORGE_OK;
 }
 

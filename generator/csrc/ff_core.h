@@ -19,7 +19,7 @@ typedef enum ff_type { FF_TYPE_POINTER, FF_TYPE_I32, FF_TYPE_I64, FF_TYPE_F32 } 
 
 /*
  * The limits of one field of an argument struct. Integers lie in minimum .. maximum and are multiples of multiple_of; a float is
- * finite and, if minimum is 1, > 0; a pointer is not null and aligned to multiple_of bytes.
+ * finite, > 0 if minimum is 1, and at most maximum unless that is 0; a pointer is not null and aligned to multiple_of bytes.
  */
 typedef struct ff_check {
     const char* name;

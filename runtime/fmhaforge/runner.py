@@ -198,7 +198,8 @@ class Runner:
         `bounds` maps a size that may be left out to the size that bounds it.
         """
         handle = stream_handle(stream)
-        scale = scalars.scale_log2(attention_scale)
+        arguments = self._bundle.metadata.operations[operation].arguments
+        scale = scalars.scale_log2(attention_scale, arguments["scale_log2"].maximum)
         views = {name: view(public_name(name), tensor) for name, tensor in tensors.items()}
         shape = self._layout(operation, views, {**sizes, **self._heads, **scalar_arguments}, bounds)
         addresses = shape.addresses(views)

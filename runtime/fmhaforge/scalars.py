@@ -13,8 +13,7 @@ from .errors import ArgumentError
 NO_WINDOW = 1 << 30
 """The `window_size_left` that hides nothing."""
 
-MAX_ATTENTION_SCALE = 2.0**80
-"""Above this, finite float16 inputs could overflow the float32 scores."""
+_FLOAT32_MAX = 2.0**128 * (1 - 2.0**-24)
 
 
 def extent(name: str, value: object, minimum: int = 0) -> int:
@@ -30,8 +29,11 @@ def extent(name: str, value: object, minimum: int = 0) -> int:
     return number
 
 
-def scale_log2(attention_scale: object) -> float:
-    """The argument `scale_log2`: attention_scale x log2(e), rounded to float32. Raises ArgumentError unless finite and > 0."""
+def scale_log2(attention_scale: object, maximum: int | None) -> float:
+    """The argument `scale_log2`: attention_scale x log2(e), rounded to float32.
+
+    Raises ArgumentError unless attention_scale is finite and > 0 and the result at most `maximum` (None: no limit).
+    """
     name = "attention_scale"
     if attention_scale is None:
         raise ArgumentError(name, "is needed; give the factor on Q K^T, often 1 / sqrt(head_dim)")
@@ -41,9 +43,11 @@ def scale_log2(attention_scale: object) -> float:
         raise ArgumentError(name, f"must be a number, not {attention_scale!r}") from None
     if not math.isfinite(scale) or scale <= 0:
         raise ArgumentError(name, f"{scale} must be finite and > 0")
-    if scale > MAX_ATTENTION_SCALE:
-        raise ArgumentError(name, f"{scale} is above 2^80, where scores of finite inputs overflow float32; use a smaller scale")
-    rounded, = struct.unpack("<f", struct.pack("<f", scale * math.log2(math.e)))
+    exact = scale * math.log2(math.e)
+    rounded, = struct.unpack("<f", struct.pack("<f", exact)) if exact < _FLOAT32_MAX else (math.inf,)
+    if maximum is not None and rounded > maximum:
+        raise ArgumentError(name, f"{scale} is above {int(maximum * math.log(2))}, where the rounding of large scores could overflow the "
+                                  "softmax; use a smaller scale")
     if rounded == 0:
         raise ArgumentError(name, f"{scale} is 0 in float32; use a larger scale")
     return rounded

@@ -37,6 +37,8 @@ def test_launch_parameters_equal_the_python_plan(stub_process, built, shared, sm
     ("fmha_v2_d64", {"scale_log2": 0.0}, "scale_log2: 0 must be finite and > 0"),
     ("fmha_v2_d64", {"scale_log2": float("nan")}, "scale_log2: nan must be finite and > 0"),
     ("fmha_v2_d64", {"scale_log2": float("inf")}, "scale_log2: inf must be finite and > 0"),
+    ("fmha_v2_d64", {"scale_log2": 94550.0}, "scale_log2: 94550 is above 94549; give at most 94549"),
+    ("fmha_v2_vit_d64", {"scale_log2": 3.0e38}, "scale_log2: 3e+38 is above 94549"),
     ("fmha_v2_d64", {"q": 0}, "q: is null; pass device memory"),
     ("fmha_v2_d64", {"o": 0x1008}, "o: 0x1008 is not aligned to 16 bytes"),
     ("fmha_v2_d64", {"cu_kv_seqlens": 0x1002}, "cu_kv_seqlens: 0x1002 is not aligned to 4 bytes"),

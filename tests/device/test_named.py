@@ -106,12 +106,13 @@ def test_logits_near_minus_60000(lab, subject):
         assert not [fault for fault in outcome.faults if "relative error" not in fault], (route, outcome)
 
 
-def test_scale_1e30_is_refused_or_finite(lab, subject):
+@pytest.mark.parametrize("scale", (65536.0, 1e30))
+def test_huge_scales_are_refused_or_finite(lab, subject, scale):
     import fmhaforge
 
     lengths = (40, 40)
-    problem = lab.prepare(case(subject, "scale 1e30", lengths, lengths))
-    problem.case = replace(problem.case, scale=1e30)
+    problem = lab.prepare(case(subject, f"scale {scale:g}", lengths, lengths))
+    problem.case = replace(problem.case, scale=scale)
     for route in lab.routes_of(subject):
         problem.reset()
         try:

@@ -4,6 +4,7 @@
 import math
 import struct
 import threading
+from pathlib import Path
 
 import fmhaforge
 import pytest
@@ -16,11 +17,14 @@ from fmhaforge.checked_report import Report
 from fmhaforge.cli import main
 from fmhaforge.driver import Driver
 from fmhaforge.selftest_faults import FAULTS
+from generator import sources
 from generator.kernels import registry
 from generator.plan import plan_for
+from generator.trace_server import CARRIERS
 from runtime_fixtures import over
 from test_docs_runtime import DOCS, blocks
 
+ROOT = Path(__file__).resolve().parents[2]
 HQ, HKV, D = 4, 2, 64
 KINDS = [(operation, mask) for operation in ("paged", "paged_ragged") for mask in ("causal", "sliding_causal")]
 
@@ -206,6 +210,13 @@ def test_every_checked_plan_takes_a_report_and_what_it_is_checked_against(manife
         values = [param.value for param in plan_for(row).params]
         assert values.count(fault_codes.FAULT_REPORT) == 1 and {"num_flat_pages", "max_pages"} <= set(values), row.variant.name
         assert "generator.kernels.ampere.attention" in registry.source_modules(row.spec)
+
+
+def test_kernels_are_made_from_no_other_file_of_the_runtime(manifest):
+    """A change of the runtime must not trace the kernels anew."""
+    roots = {root for row in manifest.rows(sms=[90], checked=True) for root in registry.source_modules(row.spec)}
+    found = sources.closure(ROOT, ("generator.kernels.registry", *sorted(roots)), CARRIERS)
+    assert [source.path for source in found if source.path.startswith("runtime/")] == ["runtime/fmhaforge/fault_codes.py"]
 
 
 # -- end to end -------------------------------------------------------------------------------------------------------------

@@ -65,7 +65,7 @@ def test_limits(operation):
             for extent in argument.shape.strip("[]").split(","):
                 assert expr.names(extent) <= known, f"{argument.name}: extent {extent}"
         elif argument.type == "f32":
-            assert argument.positive
+            assert argument.positive and argument.maximum == 94549  # 65536 x log2(e), rounded up
         else:
             assert argument.minimum <= 2 and argument.maximum >= 1 << 20
             wide = argument.type == "i64"

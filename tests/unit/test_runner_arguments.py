@@ -99,9 +99,16 @@ def test_output_in_the_memory_of_an_input(loaded, cuda, name):
         refused(cuda, ArgumentError, "o", runner.run, *addresses.values(), lengths(cuda), 0, SCALE)
 
 
-@pytest.mark.parametrize("scale", [0.0, -1.0, math.nan, math.inf, -math.inf, 1e30, 1e300, 1e-60, "half", None, [1.0]])
+@pytest.mark.parametrize("scale", [0.0, -1.0, math.nan, math.inf, -math.inf, 65537, 2.0**80, 1e30, 3.4e38, 1e300, 1e-60, "half", None, [1.0]])
 def test_bad_scales(loaded, cuda, scale):
     refused(cuda, ArgumentError, "attention_scale", run, loaded, cuda, attention_scale=scale)
+
+
+def test_the_largest_scale(loaded, cuda):
+    run(loaded, cuda, attention_scale=65536)
+    assert len(cuda.launches) == 1
+    with pytest.raises(ArgumentError, match="attention_scale: 65537.0 is above 65536, where .* overflow the softmax; use a smaller scale"):
+        run(loaded, cuda, attention_scale=65537)
 
 
 @pytest.mark.parametrize("window", [1 << 31, -(1 << 31) - 1, 1.5, None, True])
