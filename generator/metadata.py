@@ -68,15 +68,16 @@ class BuiltRow:
 
 
 def check_ledger(rows: Iterable[BuiltRow], ledger: Ledger) -> None:
-    """Raises LedgerError naming every kernel among `rows` that the ledger does not know."""
-    missing: dict[str, str] = {}
+    """Raises LedgerError naming every kernel among `rows` that the ledger does not know, the routes that it lacks, and what to run."""
+    missing: dict[str, tuple[str, dict[str, None]]] = {}
     for built in rows:
-        routes = ledger.missing_routes(built.ptx_sha256, built.row.family, built.row.sm)
-        if routes:
-            missing.setdefault(built.ptx_sha256, f"{built.row.variant.name} (PTX {built.ptx_sha256[:12]}: no run by {' and '.join(routes)})")
+        for route in ledger.missing_routes(built.ptx_sha256, built.row.family, built.row.sm):
+            missing.setdefault(built.ptx_sha256, (built.row.variant.name, {}))[1][route] = None
     if missing:
-        raise LedgerError(f"{ledger.path} does not know {len(missing)} of the kernels: {'; '.join(missing.values())}. Run tests/device with --ledger-out on a GPU (docs/numerics.md), "
-                          "or build with allow_unvalidated=1, which marks the bundle")
+        kernels = (f"{name} (PTX {digest[:12]}: no run by {' and '.join(sorted(routes))})" for digest, (name, routes) in missing.items())
+        only = f" --variant {next(iter(missing.values()))[0]}" if len(missing) == 1 else ""
+        raise LedgerError(f"{ledger.path} does not know {len(missing)} of the kernels: {'; '.join(kernels)}. Build with allow_unvalidated=1, which "
+                          f"marks the bundle, and on a machine with a GPU run `python -m pytest tests/device{only} --bundle DIR --ledger-out {ledger.path}`")
 
 
 def document(plan: BuildPlan, rows: Iterable[BuiltRow], version: str, provenance: Mapping[str, Any]) -> dict[str, Any]:

@@ -161,7 +161,7 @@ def test_kernels_that_the_ledger_does_not_know_are_not_shipped(built, tmp_path):
     assert run.status == 2 and "tests/device/ledger.json does not know 3 of the kernels: fake_d64 (PTX " in run.out, run.text
     assert contents(tree.folder / BUNDLE) == before
     rows = json.loads((tree.folder / BUNDLE / "metadata.json").read_text())["rows"]
-    entries = {row["ptx_sha256"]: {"runs": [{"route": "cubin", "cases": 300}, {"route": "driver-ptx", "cases": 300}]} for row in rows}
+    entries = {row["ptx_sha256"]: {"runs": [{"route": route, "sm": 90, "cases": 300} for route in ("cubin", "driver-ptx")]} for row in rows}
     tree.write("tests/device/ledger.json", json.dumps({"schema_version": 1, "entries": entries}))
     run = tree.good()
     assert json.loads((tree.folder / BUNDLE / "metadata.json").read_text())["validated"] is True and "NOT VALIDATED" not in run.out
@@ -169,6 +169,7 @@ def test_kernels_that_the_ledger_does_not_know_are_not_shipped(built, tmp_path):
     tree.write("tests/device/ledger.json", json.dumps({"schema_version": 1, "entries": entries}))
     run = tree.build()
     assert run.status == 2 and "does not know 1 of the kernels: fake_d64 (PTX " in run.out and "no run by driver-ptx" in run.out, run.text
+    assert "--variant fake_d64 --bundle DIR --ledger-out tests/device/ledger.json" in run.out
 
 
 def test_clean_removes_our_products_only(built, tmp_path):

@@ -42,7 +42,7 @@ def ptx_kernels(ptx):
 def make_bundle(folder, manifest, sms=None, variants=None, change=None, checked=False):
     """Writes a bundle and returns its path. `change(document)` may alter the metadata before it is written."""
     files = {}
-    rows = [_build(row, files) for row in manifest.rows(sms=sms, variants=variants, checked=checked)]
+    rows = [built_row(row, files) for row in manifest.rows(sms=sms, variants=variants, checked=checked)]
     document = metadata.document(SimpleNamespace(manifest=manifest), rows, "0.1.0", {"commit": "0" * 40, "dirty": False, "tools": {}})
     if change:
         change(document)
@@ -76,7 +76,8 @@ def rewrite_metadata(folder, change):
     rewrite(folder, "metadata.json", altered)
 
 
-def _build(row, files):
+def built_row(row, files):
+    """What the build makes of a row; its files are added to `files`."""
     plan = plan_for(row)
     ptx_path = f"ptx/{row.family.ptx_target}/{row.spec.key()}.ptx"
     ptx = files.setdefault(ptx_path, fake_ptx(row.family.ptx_target, {f"{row.variant.name}_0": [param.size for param in plan.params]}))

@@ -12,9 +12,11 @@ import threading
 
 import pytest
 
+from fake_bundle import built_row
 from generator import archive, bundle
 from generator.cache import MAGIC, Store, content_of, entry_bytes
 from generator.ledger import Ledger, LedgerError, load
+from generator.metadata import check_ledger
 from generator.model import Family
 
 KEY = hashlib.sha256(b"key").hexdigest()
@@ -183,6 +185,39 @@ def test_routes_that_a_kernel_needs_on_an_sm():
     assert ledger.missing_routes("a", AMPERE, 90) == ("driver-ptx",) and ledger.missing_routes("a", HOPPER, 90) == ()
     assert ledger.missing_routes("c", AMPERE, 90) == ("cubin",) and ledger.missing_routes("c", AMPERE, 80) == ()
     assert ledger.is_validated("b", AMPERE, 90) and not ledger.is_validated("c", HOPPER, 90) and not ledger.is_validated("d", AMPERE, 80)
+
+
+def ledger_of(rows, *runs):
+    """A ledger in which every kernel of `rows` has these (route, sm)."""
+    found = frozenset(route for route, _ in runs)
+    return Ledger("x/ledger.json", {row.ptx_sha256: found for row in rows}, frozenset(sm for route, sm in runs if route == "cubin"))
+
+
+def test_kernels_that_may_not_be_shipped_are_named_with_routes_and_command(manifest):
+    rows = [built_row(row, {}) for row in manifest.rows(sms=[86, 90], variants=["fmha_v2_d128_paged", "fmha_v2_d256_paged"]) if not row.family.exact]
+    portable = {row.ptx_sha256: row.row.variant.name for row in rows}
+    assert len(portable) >= 2 and {row.row.sm for row in rows} == {86, 90}
+    check_ledger(rows, ledger_of(rows, ("driver-ptx", 90)))
+    check_ledger(rows, ledger_of(rows, ("driver-ptx", 90), ("cubin", 90)))
+    with pytest.raises(LedgerError) as caught:
+        check_ledger(rows, ledger_of(rows[:0]))
+    text = str(caught.value)
+    assert text.startswith(f"x/ledger.json does not know {len(portable)} of the kernels: ") and text.count("no run by driver-ptx)") == len(portable)
+    for digest, name in portable.items():
+        assert f"{name} (PTX {digest[:12]}: no run by driver-ptx)" in text
+    assert "python -m pytest tests/device --bundle DIR --ledger-out x/ledger.json" in text and "allow_unvalidated=1" in text
+
+
+def test_a_kernel_of_several_sms_lacks_what_any_of_them_needs(manifest):
+    """One kernel for SM 86 and 90: nobody runs cubins on 86, but on 90 somebody did."""
+    rows = [built_row(row, {}) for row in manifest.rows(sms=[80, 86], variants=["fmha_v2_vit_d64"])]
+    assert [row.row.sm for row in rows] == [80, 86] and len({row.ptx_sha256 for row in rows}) == 1
+    elsewhere = Ledger("ledger.json", {}, frozenset({86}))
+    with pytest.raises(LedgerError, match=r"does not know 1 of the kernels: fmha_v2_vit_d64 \(PTX .{12}: no run by cubin and driver-ptx\)"):
+        check_ledger(rows, elsewhere)
+    with pytest.raises(LedgerError, match="no run by cubin.*pytest tests/device --variant fmha_v2_vit_d64 --bundle DIR"):
+        check_ledger(rows, Ledger("ledger.json", {rows[0].ptx_sha256: frozenset({"driver-ptx"})}, frozenset({86})))
+    check_ledger(rows[:1], Ledger("ledger.json", {rows[0].ptx_sha256: frozenset({"driver-ptx"})}, frozenset({86})))
 
 
 def test_ledger_is_read(tmp_path):
