@@ -4,7 +4,9 @@
 set -u
 
 probe='import sys, ensurepip, venv; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))'
-for candidate in ${PYTHON:-python3 python3.13 python3.12 python3.11 python3.10}; do
+# PYTHON is one command, whose path may hold blanks.
+if [ -n "${PYTHON:-}" ]; then set -- "$PYTHON"; else set -- python3 python3.13 python3.12 python3.11 python3.10; fi
+for candidate do
   if command -v "$candidate" >/dev/null 2>&1 && "$candidate" -c "$probe" >/dev/null 2>&1; then
     exec "$candidate" tools/setup_venv.py .venv requirements.lock
   fi
