@@ -35,6 +35,7 @@ def pytest_addoption(parser):
     group.addoption("--case", type=int, help="run only the random case of this number")
     group.addoption("--sm", type=int, help="test the rows of this SM (default: the device's)")
     group.addoption("--ledger-out", type=Path, help="write the ledger, this run's results merged in, to this file")
+    group.addoption("--keep-old", action="store_true", help="with --ledger-out: keep entries of kernels that are in no row of the whole manifest")
 
 
 class Setting:
@@ -44,18 +45,20 @@ class Setting:
         self.reason = None
         self.subjects = ()
         self.sm = None
+        self.metadata = None
         self.bundle = self._bundle(config.getoption("--bundle", None))
         self.reason = self._missing()
         if self.reason is None:
             import torch
 
+            self.metadata = read_metadata(self.bundle)
             self.sm = int("{}{}".format(*torch.cuda.get_device_capability()))
             patterns = config.getoption("--variant", "*"), config.getoption("--family", "*")
             self.subjects = self._subjects(config.getoption("--sm", None) or self.sm, patterns)
 
     def _subjects(self, sm, patterns):
         """Rows of another SM than the device's can be tested by way of the driver only."""
-        found = subjects(read_metadata(self.bundle), sm, *patterns)
+        found = subjects(self.metadata, sm, *patterns)
         if sm != self.sm:
             found = tuple(replace(one, routes=(ROUTE_PTX,)) for one in found if one.sm == sm and ROUTE_PTX in one.routes)
         if not found:
@@ -85,6 +88,8 @@ class Setting:
 
 SETTING = pytest.StashKey[Setting]()
 LAB = pytest.StashKey[Lab]()
+NOTE = pytest.StashKey[str]()
+ROWS = pytest.StashKey[object]()
 
 
 def pytest_configure(config):
@@ -94,7 +99,17 @@ def pytest_configure(config):
             raise pytest.UsageError(f"--ledger-out: nothing can be tested here: {setting.reason}")
         if hasattr(config, "workerinput"):
             raise pytest.UsageError("--ledger-out needs one process; run without -n")
+        config.stash[ROWS] = _manifest_rows()
     config.stash[LAB] = None if setting.reason else _lab(config, setting)
+
+
+def _manifest_rows():
+    """Every row of the manifest, checked ones too; None where PyYAML is missing, which nothing else here needs."""
+    try:
+        from generator.manifest import load
+    except ImportError:
+        return None
+    return load(ROOT / "variants.yaml").rows(checked=True)
 
 
 def _lab(config, setting):
@@ -184,7 +199,11 @@ def pytest_sessionfinish(session):
     lab, out = session.config.stash.get(LAB, None), session.config.getoption("--ledger-out", None)
     if lab is None or out is None:
         return
-    ledger.write(out, ledger.merged(ledger.read(LEDGER), lab.recorder.tallies, _machine(session.config.stash[SETTING].sm)))
+    setting = session.config.stash[SETTING]
+    merged = ledger.merged(ledger.read(LEDGER), lab.recorder.tallies, _machine(setting.sm))
+    if not session.config.getoption("--keep-old", False):
+        merged, session.config.stash[NOTE] = ledger.without_dead(merged, setting.metadata, session.config.stash[ROWS])
+    ledger.write(out, merged)
 
 
 def _machine(sm):
@@ -212,3 +231,5 @@ def pytest_terminal_summary(terminalreporter, config):
             f"{tally.subject.name:34} {tally.subject.family:8} {tally.route:11} {tally.cases:6} "
             f"{tally.worst_relative_error:11.3e} {tally.worst_violation:10.3f}  {failed or '-'}"
         )
+    if NOTE in config.stash:
+        terminalreporter.line(f"ledger: {config.stash[NOTE]}")

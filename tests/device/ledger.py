@@ -2,7 +2,7 @@
 """The numerics ledger: what each kernel's PTX was validated with. Kernels with a failed case are never in it.
 
 The format is in docs/architecture.md. A run is entered under the PTX hash; a later run of the same route on the same kind of
-device takes the place of the earlier one.
+device takes the place of the earlier one. Entries of kernels that exist no more are dropped, once the whole manifest is under test.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ import copy
 import json
 import os
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from generator.ledger import SCHEMA_VERSION, load
+from generator.model import Row
 from tests.device.problem import Outcome
 from tests.device.subjects import Subject
 
@@ -98,6 +99,38 @@ def merged(ledger: dict, tallies: Iterable[Tally], machine: Machine) -> dict:
     return result
 
 
+def lacking(metadata: Mapping, rows: Iterable[Row]) -> tuple[str, ...]:
+    """Which of the manifest's rows the bundle of `metadata` does not have as they are now (family and tile included)."""
+    built = {(row["variant"], row["sm"], row["family"], _tile(row["tile"])) for row in metadata["rows"]}
+    return tuple(f"{row.variant.name} for SM {row.sm}" for row in rows
+                 if (row.variant.name, row.sm, row.family.name, _tile(row.tile)) not in built)
+
+
+def pruned(ledger: dict, metadata: Mapping) -> tuple[dict, tuple[str, ...]]:
+    """(a copy of `ledger` without the entries whose PTX is in no row of `metadata`, the variants of those entries)."""
+    alive = {row["ptx_sha256"] for row in metadata["rows"]}
+    entries = {digest: entry for digest, entry in ledger["entries"].items() if digest in alive}
+    dead = [entry["variant"] for digest, entry in ledger["entries"].items() if digest not in alive]
+    return {**copy.deepcopy(ledger), "entries": copy.deepcopy(entries)}, tuple(sorted(dead))
+
+
+def without_dead(ledger: dict, metadata: Mapping, rows: Iterable[Row] | None) -> tuple[dict, str]:
+    """(`ledger` pruned if the bundle of `metadata` has every one of the manifest's `rows`, what was done in a sentence).
+
+    `rows` None means that the manifest could not be read here; nothing is dropped then.
+    """
+    result, dead = pruned(ledger, metadata)
+    if not dead:
+        return ledger, "no entry is of a kernel that the bundle does not have"
+    if rows is None:
+        return ledger, f"{len(dead)} entries of kernels that the bundle does not have are kept, since PyYAML is not here to read the manifest"
+    missing = lacking(metadata, rows)
+    if missing:
+        return ledger, (f"{len(dead)} entries of kernels that the bundle does not have are kept, since it is not the whole manifest: it lacks "
+                        f"{len(missing)} rows such as {missing[0]}; build all rows with checked=1 to have them dropped")
+    return result, f"{len(dead)} entries of kernels that exist no more are dropped: {', '.join(dead)}"
+
+
 def write(path: Path, ledger: dict) -> None:
     """Writes the ledger in its canonical form (sorted keys, indent 1), all or nothing."""
     text = json.dumps(ledger, sort_keys=True, indent=1, allow_nan=False) + "\n"
@@ -111,6 +144,10 @@ def write(path: Path, ledger: dict) -> None:
     except BaseException:
         os.unlink(temporary)
         raise
+
+
+def _tile(tile: Mapping) -> tuple:
+    return tuple(sorted(dict(tile).items()))
 
 
 def _enter(entries: dict, tally: Tally, machine: Machine) -> None:

@@ -5,6 +5,8 @@ import json
 import math
 
 import pytest
+from fake_bundle import built_row
+from test_device_cases import metadata_of
 
 from tests.device import ledger
 from generator.ledger import LedgerError
@@ -102,3 +104,62 @@ def test_what_is_no_ledger_is_refused(tmp_path, text, message):
 
 def test_no_file_is_an_empty_ledger(tmp_path):
     assert ledger.read(tmp_path / "none.json") == ledger.empty()
+
+
+# -- kernels that exist no more ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def rows(manifest):
+    return manifest.rows(sms=[86, 90], checked=True)
+
+
+@pytest.fixture
+def metadata(manifest):
+    whole = metadata_of(manifest)
+    return {**whole, "rows": [row for row in whole["rows"] if row["sm"] in (86, 90)]}
+
+
+def old_ledger(metadata):
+    """An entry for every kernel of the bundle, and two of kernels that it does not have."""
+    entries = {row["ptx_sha256"]: {"variant": row["variant"], "runs": []} for row in metadata["rows"]}
+    return {"schema_version": 1, "entries": {**entries, "dead1": {"variant": "fmha_v2_old", "runs": []}, "dead2": {"variant": "fmha_v2_d64", "runs": []}}}
+
+
+def test_a_whole_bundle_drops_dead_entries_and_no_other(metadata, rows):
+    old = old_ledger(metadata)
+    kept, note = ledger.without_dead(old, metadata, rows)
+    assert set(old["entries"]) - set(kept["entries"]) == {"dead1", "dead2"} and len(kept["entries"]) == len(old["entries"]) - 2
+    assert note == "2 entries of kernels that exist no more are dropped: fmha_v2_d64, fmha_v2_old"
+    assert ledger.without_dead(kept, metadata, rows) == (kept, "no entry is of a kernel that the bundle does not have")
+
+
+def lose(metadata, choose):
+    return {**metadata, "rows": [row for row in metadata["rows"] if not choose(row)]}
+
+
+@pytest.mark.parametrize("change, first", [
+    (lambda m: lose(m, lambda row: row["checked"]), "fmha_v2_d64_paged_checked for SM 86"),
+    (lambda m: lose(m, lambda row: row["sm"] == 90), "fmha_v2_d64 for SM 90"),
+    (lambda m: lose(m, lambda row: row["variant"] == "fmha_v2_vit_d72"), "fmha_v2_vit_d72 for SM 86"),
+    (lambda m: {**m, "rows": [{**m["rows"][0], "tile": {**m["rows"][0]["tile"], "m": 999}}, *m["rows"][1:]]}, "fmha_v2_d64 for SM 86"),
+    (lambda m: {**m, "rows": [{**m["rows"][0], "family": "other"}, *m["rows"][1:]]}, "fmha_v2_d64 for SM 86")])
+def test_a_bundle_that_is_not_the_whole_manifest_drops_nothing(metadata, rows, change, first):
+    old = old_ledger(metadata)
+    changed = change(metadata)
+    assert ledger.lacking(metadata, rows) == () and ledger.lacking(changed, rows)[0] == first
+    kept, note = ledger.without_dead(old, changed, rows)
+    assert kept == old and f"such as {first}" in note and "checked=1" in note
+
+
+def test_without_the_manifest_nothing_is_dropped(metadata):
+    old = old_ledger(metadata)
+    kept, note = ledger.without_dead(old, metadata, None)
+    assert kept == old and note.startswith("2 entries") and "PyYAML" in note
+
+
+def test_a_real_row_of_the_metadata_is_like_the_manifests(manifest):
+    """`lacking` compares what the build writes."""
+    rows = manifest.rows(sms=[90], variants=["fmha_v2_d128*"])
+    built = {"rows": [json.loads(json.dumps(built_row(row, {}).to_json())) for row in rows]}
+    assert ledger.lacking(built, rows) == ()
