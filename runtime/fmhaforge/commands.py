@@ -155,6 +155,9 @@ def _query(options: argparse.Namespace, bundle: Bundle) -> Query:
         if len(operation.masks) > 1:
             raise UsageError(f"--mask is needed for {options.op}: {' or '.join(operation.masks)}")
         mask = operation.masks[0]
+    known_masks = sorted({word for one in operations.values() for word in one.masks})
+    if mask not in known_masks:
+        raise UsageError(f"--mask {mask} does not exist; there are {', '.join(known_masks)}")
     known = {"num_q_heads": options.heads_q, "num_kv_heads": options.heads_kv, "batch": options.batch,
              operation.seqlen_q_argument: options.seqlen_q}
     flags = {flag: not options.no_small_d64 for flag in operation.flags}

@@ -73,7 +73,8 @@ def test_query_small_tiles(capsys, more, variants):
 
 @pytest.mark.parametrize("arguments, word", [
     ([], "required: COMMAND"), (["fly"], "invalid choice"), (QUERY[:-2], "--mask is needed for llm: causal or sliding_causal"),
-    (with_value("--sm", "sm_87"), "--sm"), (with_value("--op", "conv"), "--op conv does not exist"), (QUERY + ["--mas", "x"], "--mas"),
+    (with_value("--sm", "sm_87"), "--sm"), (with_value("--op", "conv"), "--op conv does not exist"),
+    (with_value("--mask", "causel"), "--mask causel does not exist; there are bidirectional, causal, padding, sliding_causal, vision_block"), (QUERY + ["--mas", "x"], "--mas"),
     (["query", "--op", "llm"], "required"), (["list", "--bundle", "/nonexistent"], "/nonexistent: is no folder"),
     (["run", "--op", "conv"], "no row of the bundle matches"), (["diff", "/nonexistent", "/nonexistent"], "no folder")])
 def test_bad_usage(capsys, arguments, word):
