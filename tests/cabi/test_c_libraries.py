@@ -187,15 +187,62 @@ def test_system_linker_takes_the_archive(built, tmp_path, compiler, source):
     assert "fmha_v2_d64 SM 87" in run(tmp_path / "consumer")
 
 
+@pytest.mark.parametrize("kind", ["static", "shared"])
+def test_every_variant_of_every_sm_in_one_program(built, zig, tmp_path, kind):
+    """One program includes every variant's header, uses every function of it, and finds the row of each variant and SM."""
+    rows = [row for row in built.metadata.rows if not row.checked]
+    assert len(rows) == 340
+    variants = {row.variant: row.operation for row in rows}
+    lines = ['#include <stdio.h>\n#include "fmhaforge.h"\n', *(f'#include "fmhaforge/{name}.h"\n' for name in variants)]
+    lines.append("int main(void)\n{\n    const fmhaforge_row* row = NULL;\n    int loaded = 0;\n    int launched = 0;\n")
+    for name, operation in variants.items():
+        lines.append(f"    fmhaforge_{operation}_args {name} = {{.size = sizeof {name}}};\n    launched += fmhaforge_{name}_launch(&{name}, NULL) == FMHAFORGE_OK;\n"
+                     f"    loaded += fmhaforge_{name}_preload(NULL) == FMHAFORGE_OK;\n")
+    for row in rows:
+        lines.append(f'    if (fmhaforge_{row.variant}_row({row.sm}, &row) == FMHAFORGE_OK) {{ printf("%s %d\\n", row->variant, (int)row->sm); }}\n')
+    lines.append('    printf("%d %d\\n", loaded, launched);\n    return 0;\n}\n')
+    (tmp_path / "all.c").write_text("".join(lines))
+    library = [str(built.libraries.static)] if kind == "static" else [f"-L{built.libraries.shared.parent}", "-lfmhaforge"]
+    zig.compile(HOST, ("-std=c11", *WARNINGS, f"-I{built.sources.include}", "all.c", *library, "-Wl,-z,defs", "-ldl", "-lpthread", "-o", "all"), tmp_path)
+    *found, done = run(tmp_path / "all", LD_LIBRARY_PATH=str(built.libraries.shared.parent)).splitlines()
+    assert found == [f"{row.variant} {row.sm}" for row in rows]
+    if ctypes.util.find_library("cuda") is None:
+        assert done == "0 0"
+
+
+def aarch64_emulator():
+    found = shutil.which("qemu-aarch64") or shutil.which("qemu-aarch64-static")
+    if found is None:
+        pytest.skip("no qemu-aarch64 here (Debian and Ubuntu: apt-get install qemu-user)")
+    return found
+
+
+@pytest.mark.parametrize("kind", ["static", "shared"])
+def test_the_aarch64_libraries_run(built, aarch64, zig, tmp_path, kind):
+    """The libraries that are shipped, over the glibc of that host."""
+    emulator, system = aarch64_emulator(), "/usr/aarch64-linux-gnu"
+    if not os.path.exists(f"{system}/lib/libc.so.6"):
+        pytest.skip(f"no {system} here (Debian and Ubuntu: apt-get install libc6-arm64-cross)")
+    library = [str(aarch64.static)] if kind == "static" else [f"-L{aarch64.shared.parent}", "-lfmhaforge"]
+    zig.compile(cabi.HOSTS["aarch64"], ("-std=c11", f"-I{built.sources.include}", str(HERE / "consumer.c"), *library, "-ldl", "-lpthread", "-o", "consumer"), tmp_path)
+    done = subprocess.run([emulator, "-L", system, "-E", f"LD_LIBRARY_PATH={aarch64.shared.parent}", str(tmp_path / "consumer")], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    check_consumer(done.stdout, built)
+
+
+def check_consumer(output, built):
+    """What consumer.c prints where there is no driver."""
+    lines = output.splitlines()
+    assert lines[0] == f"fmha_v2_d64 SM 87 of {len(built.metadata.rows)} rows, version {built.metadata.version}"
+    assert lines[1].startswith("FMHAFORGE_ERROR_UNSUPPORTED: sm 75 is not served: the matching rows are built for SM 80, ")
+    assert lines[2] == "FMHAFORGE_ERROR_NO_DRIVER"
+
+
 def test_query_runs_on_aarch64(built, zig, tmp_path):
     """The same source, linked statically against musl, so that the emulator needs no system of that host."""
-    emulator = shutil.which("qemu-aarch64") or shutil.which("qemu-aarch64-static")
-    if emulator is None:
-        pytest.skip("no qemu-aarch64 here")
+    emulator = aarch64_emulator()
     zig.run(("cc", "-target", "aarch64-linux-musl", "-std=c11", "-D_GNU_SOURCE", "-O1", "-static", f"-I{built.sources.include}",
              str(HERE / "consumer.c"), str(built.sources.source), "-o", str(tmp_path / "consumer")), built.sources.source.parent)
     done = subprocess.run([emulator, str(tmp_path / "consumer")], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
-    assert lines[0].startswith("fmha_v2_d64 SM 87 of ") and lines[1].startswith("FMHAFORGE_ERROR_UNSUPPORTED: sm 75 is not served")
-    assert lines[2] == "FMHAFORGE_ERROR_NO_DRIVER"
+    check_consumer(done.stdout, built)
