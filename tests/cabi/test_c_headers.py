@@ -37,14 +37,36 @@ def test_headers_compile_with_zig(built, zig, tmp_path, suffix):
     zig.compile(HOST, (STANDARDS[suffix], *WARNINGS, *TOGETHER, f"-I{built.sources.include}", *units), tmp_path)
 
 
-@pytest.mark.parametrize("suffix, compiler", [("c", "gcc"), ("cc", "g++")])
-def test_headers_compile_with_gcc(built, tmp_path, suffix, compiler):
+GNU = {"c": "gcc", "cc": "g++"}
+
+
+def check_with_gcc(folder, headers, suffix, *include):
+    """Every unit of `headers` passes GCC, or the test is skipped where there is none."""
+    compiler = GNU[suffix]
     if shutil.which(compiler) is None:
         pytest.skip(f"no {compiler} here; zig's clang is tested everywhere")
-    units = write_units(tmp_path, built.sources.headers, suffix)
-    command = [compiler, STANDARDS[suffix], *WARNINGS, "-fsyntax-only", f"-I{built.sources.include}", *units]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    units = write_units(folder, headers, suffix)
+    command = [compiler, STANDARDS[suffix], *WARNINGS, "-fsyntax-only", *(f"-I{path}" for path in include), *units]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("suffix", GNU)
+def test_headers_compile_with_gcc(built, tmp_path, suffix):
+    check_with_gcc(tmp_path, built.sources.headers, suffix, built.sources.include)
+
+
+RUNNER_HEADERS = ("cuteDslFMHAV2Runner.h", "fmhaforge_nvinfer1.h", "fmhaforge.h")
+
+
+def test_runner_headers_compile_with_zig(built, zig, tmp_path):
+    units = write_units(tmp_path, RUNNER_HEADERS, "cc")
+    for unit in units:
+        zig.run(("c++", "-target", HOST.triple, STANDARDS["cc"], *WARNINGS, f"-I{built.sources.include}", f"-I{built.sources.root / 'cpp'}", "-c", unit), tmp_path)
+
+
+def test_runner_headers_compile_with_gcc(built, tmp_path):
+    check_with_gcc(tmp_path, RUNNER_HEADERS, "cc", built.sources.include, built.sources.root / "cpp")
 
 
 def test_a_warning_would_fail(built, zig, tmp_path):

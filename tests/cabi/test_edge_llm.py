@@ -21,7 +21,7 @@ from conftest import HERE, HOST
 from generator import cabi, edge_llm
 from generator.cabi.compile import WARNINGS
 from generator.edge_llm.sources import EdgeError
-from test_c_headers import STANDARDS, TOGETHER, write_units
+from test_c_headers import GNU, STANDARDS, TOGETHER, check_with_gcc, write_units
 from test_c_libraries import Elf, archive_members
 
 SCALE_LOG2 = struct.unpack("f", struct.pack("f", 0.25 * math.log2(math.e)))[0]
@@ -85,7 +85,10 @@ def test_every_wrapper_launches_what_its_descriptors_say(stub_process, built, co
         assert dataclasses.asdict(launch) == expected_launch(row, values, 0, 100, stream), row.label
 
 
-@pytest.mark.parametrize("tag", ["sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_100_v2", "sm_120"])
+X86_64 = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_100_v2", "sm_120")
+
+
+@pytest.mark.parametrize("tag", X86_64)
 def test_consumer_links_for_every_sm(consumer, tag):
     elf = Elf(consumer(tag).read_bytes())
     exported = {name for name, _, shndx in elf.symbols(".dynsym", ".dynstr") if shndx != 0}
@@ -93,16 +96,34 @@ def test_consumer_links_for_every_sm(consumer, tag):
         "entry_count", "entry_name", "entry_load", "entry_unload", "entry_call", "first_error", "reason", "_init", "_fini"}
 
 
-def test_consumer_links_for_aarch64(builder, combinations, consumer_object, zig, tmp_path):
-    """The C side of every variant links without undefined symbols; C++ is left to the device's own compiler."""
-    folder = unpack(builder.build(pick(combinations, "sm_110", "aarch64", 13)), tmp_path)
-    names = json.loads((folder / "metadata.json").read_text())["variants"]
-    loads = "".join(f"    {name}_Kernel_Module_t {name} = {{0}};\n    {name}_Kernel_Module_Load(&{name});\n" for name in names)
-    uses = "".join(f"    use |= cute_dsl_{name}_wrapper == 0;\n" for name in names)
-    (folder / "use.c").write_text(f'#include "cutedsl_all.h"\nint use_all(void);\nint use_all(void)\n{{\n    int use = 0;\n{loads}{uses}    return use;\n}}\n')
-    zig.compile(cabi.HOSTS["aarch64"], ("-std=c11", "-shared", "-fPIC", "-Iinclude", "use.c", "libcutedsl_aarch64.a", "-Wl,-z,defs", "-ldl", "-lpthread",
-                                        "-o", "use.so"), folder)
-    assert Elf((folder / "use.so").read_bytes()).machine == 0xB7
+AARCH64 = {"sm_80": 12, "sm_86": 12, "sm_87": 12, "sm_89": 12, "sm_90": 13, "sm_100": 13, "sm_101": 12, "sm_110": 13, "sm_120": 13, "sm_121": 13,
+           "sm_110_sm_120": 13}
+"""A tag, and a CUDA major, for every set of SMs that aarch64 has artifacts of; the objects of its other tags and majors are the same."""
+
+
+@pytest.fixture(scope="session")
+def aarch64_consumer_object(builder, combinations, consumer_object, zig, tmp_path_factory):
+    """The same consumer for aarch64. It needs nothing of a C++ library but headers."""
+    folder = unpack(builder.build(pick(combinations, "sm_110", "aarch64", 13)), tmp_path_factory.mktemp("aarch64 consumer"))
+    (folder / "variants.inc").write_text((consumer_object.parent / "variants.inc").read_text())
+    zig.run(("c++", "-target", cabi.HOSTS["aarch64"].triple, "-std=c++17", *WARNINGS, "-fno-exceptions", "-fno-sanitize=all", "-fPIC", "-fvisibility=hidden", "-c", "-I.",
+             "-isysteminclude", str(HERE / "edge_consumer.cc"), "-o", "consumer.o"), folder)
+    return folder / "consumer.o"
+
+
+@pytest.mark.parametrize("tag", AARCH64)
+def test_consumer_links_for_every_sm_of_aarch64(builder, combinations, aarch64_consumer_object, zig, tmp_path, tag):
+    folder = unpack(builder.build(pick(combinations, tag, "aarch64", AARCH64[tag])), tmp_path)
+    zig.compile(cabi.HOSTS["aarch64"], ("-shared", str(aarch64_consumer_object), "libcutedsl_aarch64.a", "-Wl,-z,defs", "-ldl", "-lpthread", "-o", "use.so"),
+                folder)
+    elf = Elf((folder / "use.so").read_bytes())
+    assert elf.machine == 0xB7 and "entry_call" in {name for name, _, shndx in elf.symbols(".dynsym", ".dynstr") if shndx != 0}
+
+
+def test_the_consumer_is_linked_for_every_sm_of_every_host(combinations):
+    def sms(host, tags):
+        return {c.sms for c in combinations if c.host == host and (tags is None or c.tag in tags)}
+    assert sms("aarch64", AARCH64) == sms("aarch64", None) and sms("x86_64", X86_64) == sms("x86_64", None)
 
 
 @pytest.mark.parametrize("variant, changes, words", [
@@ -136,6 +157,12 @@ def test_headers_compile_alone_and_together(builder, combinations, zig, tmp_path
     assert len(headers) == 36
     units = write_units(tmp_path / "units", headers, suffix)
     zig.compile(HOST, (STANDARDS[suffix], *WARNINGS, *TOGETHER[:-1], str(tmp_path / "all.so"), f"-I{folder / 'include'}", *units), tmp_path / "units")
+
+
+@pytest.mark.parametrize("suffix", GNU)
+def test_headers_compile_with_gcc(builder, combinations, tmp_path, suffix):
+    include = unpack(builder.build(pick(combinations, "sm_90")), tmp_path / "artifact") / "include"
+    check_with_gcc(tmp_path / "units", sorted(path.name for path in include.iterdir()), suffix, include)
 
 
 def test_headers_compile_beside_the_cuda_headers(builder, combinations, zig, tmp_path):
