@@ -104,13 +104,12 @@ class PagedKeys(Fixed):
 class Sequence(Fixed):
     """One (batch, query head).
 
-    q_len: logical query length. offset: kv_len - q_len, which aligns the mask. key_limit: keys at or past it are never read.
+    q_len: logical query length. offset: kv_len - q_len, which aligns the mask. Keys at or past `keys.limit` are never read.
     rows: query rows that have a place in O and are written (rows in [q_len, rows) are written as zeros).
     """
 
     q_len: Any
     offset: Any
-    key_limit: Any
     rows: Any
     q: Rows
     o: Rows
@@ -172,7 +171,7 @@ def sequence(operation: str, a: SimpleNamespace, batch, head, head_dim: int, rep
             return _packed_rows(getattr(a, name), getattr(a, f"{name}_stride_seq"), start, h, head_dim)
 
         keys = DenseKeys(packed("k", kv_head), packed("v", kv_head), length)
-        return Sequence(length, length - length, length, length, packed("q", head), packed("o", head), keys)
+        return Sequence(length, length - length, length, packed("q", head), packed("o", head), keys)
 
     _, kv_len = _length(a.cu_kv_seqlens, batch)
     if operation in ("paged", "paged_ragged"):
@@ -190,7 +189,7 @@ def sequence(operation: str, a: SimpleNamespace, batch, head, head_dim: int, rep
         def rows(name):
             return _packed_rows(getattr(a, name), getattr(a, f"{name}_stride_seq"), start, head, head_dim)
 
-        return Sequence(q_len, kv_len - q_len, limit, q_len, rows("q"), rows("o"), keys)
+        return Sequence(q_len, kv_len - q_len, q_len, rows("q"), rows("o"), keys)
 
     def dense(name, h):
         strides = (getattr(a, f"{name}_stride_{axis}") for axis in ("batch", "seq"))
@@ -205,7 +204,7 @@ def sequence(operation: str, a: SimpleNamespace, batch, head, head_dim: int, rep
     if operation != "paged":
         limit = cutlass.min(kv_len, a.seqlen_kv)
         keys = DenseKeys(dense("k", kv_head), dense("v", kv_head), limit)
-    return Sequence(readable, kv_len - q_len, limit, a.seqlen_q, dense("q", head), dense("o", head), keys)
+    return Sequence(readable, kv_len - q_len, a.seqlen_q, dense("q", head), dense("o", head), keys)
 
 
 def block_intervals(a: SimpleNamespace, batch):

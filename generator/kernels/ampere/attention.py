@@ -130,7 +130,7 @@ class Attention(Fixed):
         kind = self.spec.mask
         window = getattr(a, "window_size_left", None)
         blocks = addressing.block_intervals(a, batch) if kind == "vision_block" else None
-        mask = make_mask(kind, sequence.q_len, sequence.offset, sequence.key_limit, window, blocks)
+        mask = make_mask(kind, sequence.q_len, sequence.offset, sequence.keys.limit, window, blocks)
         if mask.has_second_interval:
             mask.hull = block_hull(mask.second_interval, first_row + thread, self.g.m, self.g.threads, thread, storage)
         return mask

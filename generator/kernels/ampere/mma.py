@@ -7,7 +7,7 @@ piece. `row_view` shows an accumulator as [rows, columns] of that thread.
 from __future__ import annotations
 
 import cutlass.cute as cute
-from cutlass import Float16, Float32
+from cutlass import Float16
 
 from ..ops import Fixed
 from .tile import MMA_M, MMA_N, TileShape, matrix_load
