@@ -48,6 +48,8 @@ public:
     void set(std::vector<T> const& content)
     {
         must(cudaMemcpy(mData, content.data(), mCount * sizeof(T), cudaMemcpyHostToDevice), "cudaMemcpy to the device");
+        // A copy from pageable memory may return while the device still writes, and other streams would not wait for it.
+        must(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
     }
     std::vector<T> get() const
     {

@@ -93,20 +93,44 @@ std::vector<Half> checkRun(Report& report, Path const& path, DeviceProblem& devi
     return bits;
 }
 
+//! How many elements differ, and the first and last of them.
+std::string difference(std::vector<Half> const& bits, std::vector<Half> const& expected)
+{
+    std::size_t count = 0;
+    std::size_t first = 0;
+    std::size_t last = 0;
+    for (std::size_t i = 0; i < bits.size(); ++i)
+    {
+        if (bits[i] != expected[i])
+        {
+            first = count == 0 ? i : first;
+            last = i;
+            ++count;
+        }
+    }
+    return "has " + std::to_string(count) + " other elements, from " + std::to_string(first) + " to " + std::to_string(last) + " of " + std::to_string(bits.size());
+}
+
 void checkReplays(Report& report, Path const& path, DeviceProblem& device, Stream const& stream, std::vector<Half> const& eager)
 {
     bool hasRun = false;
     Graph graph(stream, [&] { hasRun = path.run(device, stream.get()); });
     int equal = 0;
+    std::string firstDifference;
     for (int i = 0; i < kREPLAYS; ++i)
     {
         device.o.set(device.host.o.bits);
         graph.launch(stream);
         stream.wait();
-        equal += device.o.get() == eager ? 1 : 0;
+        std::vector<Half> const bits = device.o.get();
+        equal += bits == eager ? 1 : 0;
+        if (bits != eager && firstDifference.empty())
+        {
+            firstDifference = "; replay " + std::to_string(i) + " " + difference(bits, eager);
+        }
     }
     report.check(hasRun && graph.nodes() > 0 && equal == kREPLAYS, "graph replays equal the eager run bit by bit",
-        std::to_string(equal) + " of " + std::to_string(kREPLAYS) + (hasRun ? "" : "; refused: " + path.reason()));
+        std::to_string(equal) + " of " + std::to_string(kREPLAYS) + firstDifference + (hasRun ? "" : "; refused: " + path.reason()));
 }
 
 //! Everything of one path on the current device; the logical bits of O.
