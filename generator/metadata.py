@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Iterable, Mapping
 
 from generator.arch import resolution_table
@@ -34,37 +34,56 @@ class BuiltRow:
 
     def to_json(self) -> dict[str, Any]:
         """The row as it stands in the metadata."""
-        row, variant, report = self.row, self.row.variant, self.report
+        report = self.report
         return {
-            "variant": variant.name,
-            "sm": row.sm,
-            "operation": variant.operation,
-            "mask": variant.mask,
-            "head_dim": variant.head_dim,
-            "kv_layout": variant.kv_layout,
-            "dtype": variant.dtype,
-            "family": row.family.name,
-            "abi_class": variant.abi_class,
-            "tile": dict(row.tile),
-            "checked": variant.checked,
-            "select": variant.select.to_json() if variant.select else None,
+            **planned_row(self.row, self.plan),
             "cubin": self.cubin_path,
-            "cubin_sha256": hashlib.sha256(self.cubin).hexdigest(),
+            "cubin_sha256": report.cubin_sha256,
             "cubin_bytes": len(self.cubin),
             "ptx": self.ptx_path,
             "ptx_sha256": self.ptx_sha256,
-            "ptx_target": row.family.ptx_target,
             "arch": report.arch,
             "assembler": report.assembler,
             "symbol": report.symbol,
             "registers": report.registers,
             "spill_bytes": report.spill_bytes,
-            "smem_bytes": self.plan.smem_bytes,
             "static_smem_bytes": report.static_smem,
-            "threads": self.plan.threads,
-            "plan": self.plan.to_json(),
             "validated": self.validated,
         }
+
+
+#: Stands in a planned row for what only a cubin tells.
+NOT_BUILT: Mapping[str, Any] = {
+    "cubin": "", "cubin_sha256": "", "cubin_bytes": 0, "ptx": "", "ptx_sha256": "", "arch": "", "assembler": "", "symbol": "", "registers": 0,
+    "spill_bytes": 0, "static_smem_bytes": 0, "validated": False}
+
+
+def planned_row(row: Row, plan: LaunchPlan) -> dict[str, Any]:
+    """What is known of a row before anything is built, as it stands in the metadata."""
+    variant = row.variant
+    return {
+        "variant": variant.name,
+        "sm": row.sm,
+        "operation": variant.operation,
+        "mask": variant.mask,
+        "head_dim": variant.head_dim,
+        "kv_layout": variant.kv_layout,
+        "dtype": variant.dtype,
+        "family": row.family.name,
+        "abi_class": variant.abi_class,
+        "tile": dict(row.tile),
+        "checked": variant.checked,
+        "select": variant.select.to_json() if variant.select else None,
+        "ptx_target": row.family.ptx_target,
+        "smem_bytes": plan.smem_bytes,
+        "threads": plan.threads,
+        "plan": _plan_json(plan),
+    }
+
+
+@lru_cache(maxsize=None)
+def _plan_json(plan: LaunchPlan) -> dict[str, Any]:
+    return plan.to_json()
 
 
 def check_ledger(rows: Iterable[BuiltRow], ledger: Ledger) -> None:
@@ -82,20 +101,27 @@ def check_ledger(rows: Iterable[BuiltRow], ledger: Ledger) -> None:
 
 def document(plan: BuildPlan, rows: Iterable[BuiltRow], version: str, provenance: Mapping[str, Any]) -> dict[str, Any]:
     """The whole metadata as plain JSON values."""
-    rows = tuple(rows)
-    built_sms = {built.row.sm for built in rows}
-    names = {built.row.variant.name for built in rows}
-    table = resolution_table(plan.manifest.targets, built_sms)
+    return _document(plan, [built.to_json() for built in rows], version, provenance)
+
+
+def planned(plan: BuildPlan, version: str) -> dict[str, Any]:
+    """The metadata as far as it is known before anything is built: without provenance, and with NOT_BUILT in each row."""
+    return _document(plan, [{**planned_row(row, plan.cubin_of[row.variant.name, row.sm].kernel.plan), **NOT_BUILT} for row in plan.rows], version, {})
+
+
+def _document(plan: BuildPlan, rows: list[dict[str, Any]], version: str, provenance: Mapping[str, Any]) -> dict[str, Any]:
+    names = {row["variant"] for row in rows}
+    table = resolution_table(plan.manifest.targets, {row["sm"] for row in rows})
     return {
         "schema_version": SCHEMA_VERSION,
         "name": NAME,
         "version": version,
-        "validated": all(built.validated for built in rows),
+        "validated": all(row["validated"] for row in rows),
         "operations": {name: operation.to_json() for name, operation in OPERATIONS.items()},
         "targets": [target.to_json() for target in plan.manifest.targets],
         "families": {family.name: family.to_json() for family in plan.manifest.families},
         "arch_table": {str(sm): list(served) for sm, served in table.items()},
         "variants": [variant.to_json() for variant in plan.manifest.variants if variant.name in names],
-        "rows": [built.to_json() for built in rows],
+        "rows": rows,
         "provenance": dict(provenance),
     }

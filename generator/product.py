@@ -7,8 +7,10 @@ import hashlib
 import json
 import os
 import tempfile
-from functools import partial
+from contextlib import contextmanager
+from functools import cached_property, partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Iterator
 
 from generator import archive, bundle, ledger, metadata, provenance, sources, toolchain
 from generator.buildplan import module_digests
@@ -19,10 +21,15 @@ from generator.operations import OPERATIONS
 from generator.session import Session
 from generator.trace import ROOT
 
+if TYPE_CHECKING:
+    from generator import cabi
+
 #: What renders the C source, compiles it, and makes the bundle out of everything: their sources are part of the products' keys.
 RENDER_MODULES = ("generator.cabi.render",)
+PLANNED_MODULES = ("generator.metadata",)
 RENDER_INPUTS = ("generator/cpp", "generator/csrc", "generator/templates")
-COMPILE_MODULES = ("generator.cabi.compile",)
+COMPILE_MODULES = ("generator.cabi.compile", "generator.cabi.rows", "generator.cabi.texts")
+COMPILE_INPUTS = ("generator/templates",)
 BUNDLE_MODULES = ("generator.product",)
 EDGE_LLM_MODULES = ("generator.edge_llm.make",)
 
@@ -49,8 +56,12 @@ class BundleProduct:
         self.place = place
         self.provenance = provenance.describe(ROOT)
         for host in session.options.hosts:
+            session.other_keys[self._product(self.code_object(host))] = partial(self._code_cache_key, host)
             for path in self.library_paths(host):
-                session.other_keys[path.relative_to(session.build_dir).as_posix()] = partial(self._library_cache_key, host, path.name)
+                session.other_keys[self._product(path)] = partial(self._library_cache_key, host, path.name)
+
+    def _product(self, path: Path) -> str:
+        return path.relative_to(self.session.build_dir).as_posix()
 
     # --- keys: what SCons compares ---------------------------------------------------------------------------------------
 
@@ -68,21 +79,30 @@ class BundleProduct:
         ])
 
     def render_key(self) -> str:
-        """The digest of what the C source depends on besides the cubins."""
-        return toolchain.digest_of([self._description_key(), sources.digests(sources.closure(ROOT, RENDER_MODULES)), _folder_digests(RENDER_INPUTS)])
+        """The digest of what the headers and the C source of the code are made from; no cubin is needed for them."""
+        return toolchain.digest_of([self._description_key(), sources.digests(sources.closure(ROOT, RENDER_MODULES)), module_digests(PLANNED_MODULES),
+                                    _folder_digests(RENDER_INPUTS)])
 
     def library_key(self, host: str) -> str:
-        """The digest of what a host's libraries depend on besides the C source."""
+        """The digest of what a host's objects and libraries depend on besides the C sources and the cubins."""
         compiler = toolchain.compiler_distribution()
-        return toolchain.digest_of([host, compiler.version, compiler.digest, module_digests(COMPILE_MODULES)])
+        return toolchain.digest_of([host, compiler.version, compiler.digest, module_digests(COMPILE_MODULES), _folder_digests(COMPILE_INPUTS)])
 
-    def _library_cache_key(self, host: str, name: str) -> str | None:
-        """The key of a library in a cache: its name, what it is compiled with, and the C source, which names the cubins by their digests."""
+    def _code_cache_key(self, host: str) -> str | None:
+        """The key of a host's object of the code in a cache; None as long as there is no source."""
         try:
-            source = hashlib.sha256(self.c_source.read_bytes()).hexdigest()
+            return toolchain.digest_of(["code", self.library_key(host), self.rendered_list.read_text(encoding="utf-8")])
         except OSError:
             return None
-        return toolchain.digest_of([name, self.library_key(host), self.render_key(), source])
+
+    def _library_cache_key(self, host: str, name: str) -> str | None:
+        """The key of a library in a cache: its name, what it is compiled with, the sources and the cubins by their digests."""
+        code = self._code_cache_key(host)
+        try:
+            rows = [[built.row.variant.name, built.row.sm, built.report.to_json()] for built in self.built_rows]
+        except (OSError, bundle.BundleError):
+            return None
+        return code and toolchain.digest_of([name, code, rows])
 
     def key(self) -> str:
         """The digest of what the bundle depends on besides the built files."""
@@ -118,7 +138,7 @@ class BundleProduct:
 
         The C compiler's own cache stays: it is no product, and takes long to fill.
         """
-        records = [self.session.build_dir / name for name in ("state", "log", "tmp", "cabi", "imports.json", "report.json", "trace.json")]
+        records = [self.session.build_dir / name for name in ("state", "log", "tmp", "cabi", "blocks", "imports.json", "report.json", "trace.json")]
         return [str(self.place.folder / path) for path in sorted(self.installed())] + [str(path) for path in records if path.exists()]
 
     def remove_empty_folders(self) -> None:
@@ -130,41 +150,72 @@ class BundleProduct:
 
     # --- work ------------------------------------------------------------------------------------------------------------
 
+    @cached_property
+    def built_rows(self) -> tuple[BuiltRow, ...]:
+        """Every row with its cubin; read once, when all of them are built. Raises BundleError, LedgerError or OSError."""
+        return bundle.built_rows(self.session.plan, self.session.build_dir, self._ledger)
+
+    @cached_property
+    def _ledger(self) -> ledger.Ledger:
+        return ledger.load(self.session.options.ledger)
+
     def rows(self) -> tuple[BuiltRow, ...]:
         """The built rows; raises LedgerError for kernels that were not validated, unless the options allow them."""
-        opts = self.session.options
-        known = ledger.load(opts.ledger)
-        rows = bundle.built_rows(self.session.plan, self.session.build_dir, known)
-        if not opts.allow_unvalidated:
-            metadata.check_ledger(rows, known)
-        return rows
+        if not self.session.options.allow_unvalidated:
+            metadata.check_ledger(self.built_rows, self._ledger)
+        return self.built_rows
 
     def render(self) -> None:
-        """Writes the C side of the bundle and the C source below `cabi/` in the build folder, with the list of the files last."""
+        """Writes the C side of the bundle, without the rows, below `cabi/` in the build folder, with the list of the files last."""
         from generator import cabi  # imported when there is something to render: it costs more than a build that has nothing to do
 
-        rows = bundle.built_rows(self.session.plan, self.session.build_dir, ledger.load(self.session.options.ledger))
-        document = metadata.document(self.session.plan, rows, self.place.version, {})
         with self.session.step("render", "headers and C source"):
-            self.session.scratch.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(prefix="render-", dir=self.session.scratch) as folder:
-                for built in rows:
-                    write_whole(Path(folder) / built.cubin_path, built.cubin)
-                made = cabi.render(document, Path(folder), self.c_folder)
-            write_whole(self.header_list, canonical_json(list(made.files)))
+            made = cabi.render_code(metadata.planned(self.session.plan, self.place.version), self.c_folder)
+            digests = {path.relative_to(self.c_folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+                       for path in self.c_folder.rglob("*") if path.is_file()}
+            write_whole(self.rendered_list, canonical_json({"bundle": sorted(made.files), "digests": digests}))
 
-    def compile(self, host: str) -> None:
-        """Compiles the libraries of a host into `lib/<host>/` in the build folder."""
+    def compile_code(self, host: str) -> None:
+        """Compiles the libraries' code for a host into the build folder; no cubin is needed for it."""
         from generator import cabi
 
-        with self.session.step("compile", f"libraries {host}"):
-            self.session.scratch.mkdir(parents=True, exist_ok=True)
-            made_from = cabi.Sources(self.c_folder, self.place.version, tuple(self._rendered()))
-            zig = cabi.Zig(self.session.build_dir / "zig", (str(toolchain.compiler_path()),))
-            with tempfile.TemporaryDirectory(prefix="compile-", dir=self.session.scratch) as folder:
-                made = cabi.compile_libraries(made_from, cabi.HOSTS[host], Path(folder) / "lib", zig)
-                for path, built in zip(self.library_paths(host), (made.static, made.shared)):
-                    write_whole(path, built.read_bytes())
+        with self.session.step("compile", f"code {host}"), self._work_folder("code") as folder:
+            made = folder / "code.o"
+            sources = self._sources()
+            cabi.compile_object(sources.source, sources.include, cabi.HOSTS[host], made, self._zig())
+            write_whole(self.code_object(host), made.read_bytes())
+
+    def compile(self, host: str) -> None:
+        """Compiles the rows for a host and links them with its code into the libraries in `lib/<host>/` in the build folder."""
+        from generator import cabi
+
+        with self.session.step("compile", f"libraries {host}"), self._work_folder("compile") as folder:
+            cubins = {(built.row.variant.name, built.row.sm): cabi.Embedded(built.cubin, built.report.registers, built.report.static_smem, built.report.symbol)
+                      for built in self.built_rows if not built.row.variant.checked}
+            sources, zig, built_for = self._sources(), self._zig(), cabi.HOSTS[host]
+            rows, unit = folder / "rows.o", folder / "fmhaforge.o"
+            cabi.compile_rows(cabi.render_rows(sources.source.parent, cubins, folder), sources, built_for, rows, zig)
+            cabi.make_object(unit, (self.code_object(host), rows), zig)
+            made = cabi.link_libraries(unit, built_for, folder, zig)
+            for path, built in zip(self.library_paths(host), (made.static, made.shared)):
+                write_whole(path, built.read_bytes())
+
+    def _sources(self) -> cabi.Sources:
+        from generator import cabi
+
+        return cabi.Sources(self.c_folder, self.place.version, tuple(self._rendered()))
+
+    def _zig(self) -> cabi.Zig:
+        from generator import cabi
+
+        return cabi.Zig(self.session.build_dir / "zig", (str(toolchain.compiler_path()),))
+
+    @contextmanager
+    def _work_folder(self, name: str) -> Iterator[Path]:
+        """A folder for what a step writes on its way, gone afterwards."""
+        self.session.scratch.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f"{name}-", dir=self.session.scratch) as folder:
+            yield Path(folder)
 
     def put(self) -> None:
         """Puts the bundle and its archive in place."""
@@ -175,17 +226,14 @@ class BundleProduct:
 
     def make_edge_llm(self) -> None:
         """Makes the Edge-LLM artifacts of the installed bundle, with the list of their digests last."""
-        from generator import cabi
         from generator.edge_llm.make import make
 
-        with self.session.step("edge-llm", str(self.edge_llm_sums.parent)):
-            self.session.scratch.mkdir(parents=True, exist_ok=True)
-            zig = cabi.Zig(self.session.build_dir / "zig", (str(toolchain.compiler_path()),))
-            with tempfile.TemporaryDirectory(prefix="edge-llm-", dir=self.session.scratch) as folder:
-                make(self.place.folder, self.edge_llm_sums.parent, Path(folder) / "objects", zig, self.session.options.edge_llm or ())
+        with self.session.step("edge-llm", str(self.edge_llm_sums.parent)), self._work_folder("edge-llm") as folder:
+            make(self.place.folder, self.edge_llm_sums.parent, folder / "objects", self._zig(), self.session.options.edge_llm or ())
 
     def _rendered(self) -> list[str]:
-        return json.loads(self.header_list.read_bytes())
+        """The rendered files that belong into the bundle."""
+        return json.loads(self.rendered_list.read_bytes())["bundle"]
 
     def _compiled(self) -> dict[str, bytes | archive.Link]:
         """Headers, package files and libraries: path in the bundle -> content."""
@@ -216,14 +264,18 @@ class BundleProduct:
         return self.session.build_dir / "cabi"
 
     @property
-    def header_list(self) -> Path:
-        """The list of the rendered files that the bundle has, written when all of them are there."""
+    def rendered_list(self) -> Path:
+        """The list of the rendered files with their digests, written when all of them are there."""
         return self.session.build_dir / "cabi.json"
 
     @property
     def c_source(self) -> Path:
-        """The C source of the libraries; it includes everything else in its folder."""
+        """The C source of the code; it includes everything else in its folder."""
         return self.c_folder / "src" / "fmhaforge.c"
+
+    def code_object(self, host: str) -> Path:
+        """The object of the libraries' code for a host in the build folder."""
+        return self.session.build_dir / "lib" / host / "code.o"
 
     def library_paths(self, host: str) -> tuple[Path, Path]:
         """The static and the shared library of a host in the build folder."""

@@ -109,12 +109,17 @@ def assemble_action(target: list, source: list, env: Mapping[str, Any]) -> None:
 
 
 def render_action(target: list, source: list, env: Mapping[str, Any]) -> None:
-    """Builder action: renders the headers and the C source."""
+    """Builder action: renders the headers and the C source of the code."""
     _guarded(env["PRODUCT"].render, target, "render", _session(env))
 
 
+def code_action(target: list, source: list, env: Mapping[str, Any]) -> None:
+    """Builder action: compiles the code of the libraries for a host."""
+    _guarded(env["PRODUCT"].compile_code, target, "compile", _session(env), env["HOST"])
+
+
 def libraries_action(target: list, source: list, env: Mapping[str, Any]) -> None:
-    """Builder action: compiles the libraries of a host."""
+    """Builder action: makes the libraries of a host out of its code and the cubins."""
     _guarded(env["PRODUCT"].compile, target, "compile", _session(env), env["HOST"])
 
 
@@ -204,16 +209,19 @@ def declare(env: Any, session: Session, product: BundleProduct) -> dict[str, lis
     if session.options.shard:
         return {"ptx": traced, "cubins": cubins, "libraries": [], "bundle": [], "edge-llm": []}
     render = SCons.Action.Action(render_action, describe_product)
+    compile_code = SCons.Action.Action(code_action, describe_product)
     compile_ = SCons.Action.Action(libraries_action, describe_product)
     put = SCons.Action.Action(bundle_action, describe_product)
-    rendered = env.Command([str(product.c_source), str(product.header_list)], [*cubins, env.Value(product.render_key())], render, PRODUCT=product)
-    libraries = []
+    rendered = env.Command([str(product.rendered_list), str(product.c_source)], env.Value(product.render_key()), render, PRODUCT=product)
+    codes, libraries = [], []
     for host in session.options.hosts:
-        libraries += env.Command(list(map(str, product.library_paths(host))), [*rendered, env.Value(product.library_key(host))], compile_,
-                                 PRODUCT=product, HOST=host)
+        key = env.Value(product.library_key(host))
+        code = env.Command(str(product.code_object(host)), [*rendered, key], compile_code, PRODUCT=product, HOST=host)
+        codes += code
+        libraries += env.Command(list(map(str, product.library_paths(host))), [*code, *rendered, *cubins, key], compile_, PRODUCT=product, HOST=host)
     place = product.place
     bundle = env.Command([str(place.archive), str(place.folder / "SHA256SUMS")],
-                         [*traced, *cubins, *rendered, *libraries, env.Value(product.key())], put, PRODUCT=product)
+                         [*traced, *codes, *cubins, *rendered, *libraries, env.Value(product.key())], put, PRODUCT=product)
     edge_llm = env.Command(str(product.edge_llm_sums), [*bundle, env.Value(product.edge_llm_key())],
                            SCons.Action.Action(edge_llm_action, describe_product), PRODUCT=product)
     env.NoCache(rendered, bundle, edge_llm)
@@ -222,7 +230,7 @@ def declare(env: Any, session: Session, product: BundleProduct) -> dict[str, lis
     env.Clean(edge_llm, str(product.edge_llm_sums.parent))
     if not product.is_intact():
         env.AlwaysBuild(bundle)
-    return {"ptx": traced, "cubins": cubins, "libraries": rendered + libraries, "bundle": bundle, "edge-llm": edge_llm}
+    return {"ptx": traced, "cubins": cubins, "libraries": rendered + codes + libraries, "bundle": bundle, "edge-llm": edge_llm}
 
 
 def build(env: Any, arguments: Mapping[str, str], explain_flag: bool) -> dict[str, list]:

@@ -25,6 +25,9 @@ _CODE = ("-std=c11", "-D_GNU_SOURCE", "-O2", "-g0", "-fPIC", "-fvisibility=hidde
          "-fno-ident", "-fmath-errno", "-ffile-prefix-map=.=src", *WARNINGS)
 _LINK = ("-shared", "-s", f"-Wl,-soname,{SONAME}", "-Wl,-Bsymbolic", "-Wl,--build-id=none", "-Wl,-z,noexecstack", "-Wl,-z,defs",
          "-Wl,--version-script=exports.map", "-ldl", "-lpthread")
+_MEMBER = "fmhaforge.o"
+"""The one object in the static library."""
+
 _EXPORTS = "{\n    global: fmhaforge_*;\n    local: *;\n};\n"
 
 
@@ -82,10 +85,31 @@ class Libraries:
     link: Path
 
 
-def compile_object(source: Path, include: Path, host: Host, out: Path, zig: Zig, defines: Sequence[str] = ()) -> None:
+def compile_object(source: Path, include: Path, host: Host, out: Path, zig: Zig, defines: Sequence[str] = (), more: Sequence[str] = ()) -> None:
     """Compile one C source, in its own folder, into the object `out`. `defines` are macros as on a command line. Raises CompileError."""
-    flags = (*_CODE, *(f"-D{define}" for define in defines))
+    flags = (*_CODE, *(f"-D{define}" for define in defines), *more)
     zig.compile(host, ("-c", *flags, f"-I{os.path.relpath(include, source.parent)}", "-o", str(out.resolve()), source.name), source.parent)
+
+
+def compile_rows(source: Path, sources: Sources, host: Host, out: Path, zig: Zig, defines: Sequence[str] = ()) -> None:
+    """Compile the source that `render_rows` wrote, which may stand elsewhere than the others, into the object `out`. Raises CompileError."""
+    headers = os.path.relpath(sources.source.parent, source.parent)
+    compile_object(source, sources.include, host, out, zig, defines, (f"-I{headers}",))
+
+
+def make_object(out: Path, objects: Sequence[Path], zig: Zig) -> None:
+    """Put objects of one host together into the object `out`. Raises CompileError."""
+    zig.run(("ld.lld", "-r", "-o", str(out.resolve()), *(str(path.resolve()) for path in objects)), out.parent)
+
+
+def compile_library_object(sources: Sources, host: Host, out: Path, zig: Zig, defines: Sequence[str] = ()) -> None:
+    """Compile the whole library, code and rows as `render` wrote them, into the one object `out`. Raises CompileError."""
+    code, rows = (out.with_name(f"{out.stem}.{part}.o") for part in ("code", "rows"))
+    compile_object(sources.source, sources.include, host, code, zig, defines)
+    compile_rows(sources.rows_source, sources, host, rows, zig, defines)
+    make_object(out, (code, rows), zig)
+    code.unlink()
+    rows.unlink()
 
 
 def make_archive(out: Path, objects: Sequence[Path], zig: Zig) -> None:
@@ -95,18 +119,24 @@ def make_archive(out: Path, objects: Sequence[Path], zig: Zig) -> None:
 
 
 def compile_libraries(sources: Sources, host: Host, out: Path, zig: Zig) -> Libraries:
-    """Compile the library for `host` into the folder `out`, which is made anew. Raises CompileError."""
+    """Compile what `render` wrote into the libraries for `host` in the folder `out`, which is made anew. Raises CompileError."""
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
+    unit = out / _MEMBER
+    compile_library_object(sources, host, unit, zig)
+    made = link_libraries(unit, host, out, zig)
+    unit.unlink()
+    return made
+
+
+def link_libraries(unit: Path, host: Host, out: Path, zig: Zig) -> Libraries:
+    """Make the libraries for `host` in the folder `out` from the library's object, which must be called fmhaforge.o. Raises CompileError."""
     out = out.resolve()
     made = Libraries(out / STATIC_NAME, out / SONAME, out / SHARED_NAME)
-    unit = out / "fmhaforge.o"
     exports = out / "exports.map"
     exports.write_text(_EXPORTS, encoding="ascii")
-    compile_object(sources.source, sources.include, host, unit, zig)
-    zig.compile(host, ("-o", made.shared.name, unit.name, *_LINK), out)
+    zig.compile(host, ("-o", made.shared.name, os.path.relpath(unit, out), *_LINK), out)
     make_archive(made.static, (unit,), zig)
     made.link.symlink_to(made.shared.name)
-    unit.unlink()
     exports.unlink()
     return made

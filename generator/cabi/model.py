@@ -69,16 +69,8 @@ class OperationC:
 
 
 @dataclass(frozen=True)
-class CubinC:
-    """An embedded cubin: its symbol and its file, relative to the folder of the source."""
-
-    symbol: str
-    file: str
-
-
-@dataclass(frozen=True)
 class RowC:
-    """An entry of the row table: numbers and enumerators as C text."""
+    """What is known of an entry of the row table before there are cubins: numbers and enumerators as C text."""
 
     operation: str
     mask: str
@@ -90,18 +82,12 @@ class RowC:
     seqlen_q_at_most: int
     only_if: int
     threads: int
-    registers: int
     smem_bytes: int
-    static_smem_bytes: int
     variant: str
     family: str
     kv_layout: str
     abi_class: str
-    cubin_sha256: str
-    cubin_symbol: str
-    cubin_bytes: int
     plan: int
-    symbol: str
 
 
 @dataclass(frozen=True)
@@ -132,7 +118,6 @@ class Model:
     version: str
     operations: tuple[OperationC, ...]
     rows: tuple[RowC, ...]
-    cubins: tuple[CubinC, ...]
     variants: tuple[VariantC, ...]
     archs: tuple[ArchC, ...]
     plans: tuple[PlanCode, ...]
@@ -159,12 +144,10 @@ def make_model(metadata: Metadata) -> Model:
                        for member in numbers.OPERATIONS.members if member.word in metadata.operations)
     by_name = {operation.name: operation for operation in operations}
     plans = _plan_indices(metadata)
-    cubins = _cubins(metadata)
     return Model(
         metadata.version,
         operations,
-        tuple(_row(row, metadata, plans, cubins) for row in metadata.rows),
-        tuple(CubinC(symbol, f"cubins/{sha256}.cubin") for sha256, symbol in cubins.items()),
+        tuple(_row(row, metadata, plans) for row in metadata.rows),
         _variants(metadata, by_name),
         tuple(ArchC(sm, metadata.targets[sm].smem_limit, rows) for sm, rows in sorted(metadata.arch_table.items())),
         tuple(plan_code(plan, metadata.operations[operation], by_name[operation].args_type, used_by)
@@ -219,21 +202,14 @@ def _plan_indices(metadata: Metadata) -> dict[tuple[Plan, str], tuple[int, str]]
     return {key: (index, ", ".join(variants)) for index, (key, variants) in enumerate(users.items())}
 
 
-def _cubins(metadata: Metadata) -> dict[str, str]:
-    """sha256 -> symbol; equal cubins share one."""
-    digests = dict.fromkeys(row.cubin_sha256 for row in metadata.rows)
-    return {sha256: f"ff_cubin_{index}" for index, sha256 in enumerate(digests)}
-
-
-def _row(row: Row, metadata: Metadata, plans: Mapping[tuple[Plan, str], tuple[int, str]], cubins: Mapping[str, str]) -> RowC:
+def _row(row: Row, metadata: Metadata, plans: Mapping[tuple[Plan, str], tuple[int, str]]) -> RowC:
     rule = row.select
     return RowC(
         numbers.OPERATIONS.by_word(row.operation).name, numbers.MASKS.by_word(row.mask).name, numbers.DTYPES.by_word(row.dtype).name,
         row.head_dim, row.sm, int(row.family in metadata.exact_families), int(row.checked),
         -1 if rule is None else rule.seqlen_q_at_most,
         0 if rule is None or rule.only_if is None else numbers.FLAGS.by_word(rule.only_if).value,
-        row.threads, row.registers, row.smem_bytes, row.static_smem_bytes, row.variant, row.family, row.kv_layout,
-        row.raw["abi_class"], row.cubin_sha256, cubins[row.cubin_sha256], row.cubin_bytes, plans[row.plan, row.operation][0], row.symbol)
+        row.threads, row.smem_bytes, row.variant, row.family, row.kv_layout, row.raw["abi_class"], plans[row.plan, row.operation][0])
 
 
 def _variants(metadata: Metadata, operations: Mapping[str, OperationC]) -> tuple[VariantC, ...]:

@@ -9,11 +9,8 @@ import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
-
-import jinja2
 
 import generator  # noqa: F401 - makes fmhaforge importable
 from fmhaforge import metadata as bundle_metadata
@@ -21,9 +18,10 @@ from fmhaforge.errors import SchemaError
 from generator import expr_c, operations
 from generator.cabi import numbers
 from generator.cabi.model import Model, VariantC, make_model
+from generator.cabi.rows import ROWS_SOURCE, Embedded, render_rows, write_table
+from generator.cabi.texts import from_template, write_source
 
 _HERE = Path(__file__).resolve().parent.parent
-TEMPLATES = _HERE / "templates"
 C_SOURCES = _HERE / "csrc"
 CPP_SOURCES = _HERE / "cpp"
 
@@ -58,16 +56,33 @@ class Sources:
 
     @property
     def source(self) -> Path:
-        """The C source of the whole library; it includes everything else in its folder, where it is compiled."""
+        """The C source of the library without its rows; it includes everything else in its folder, where it is compiled."""
         return self.root / "src" / "fmhaforge.c"
+
+    @property
+    def rows_source(self) -> Path:
+        """The C source of the rows and their cubins, where `render` writes it."""
+        return self.root / "src" / ROWS_SOURCE
 
 
 def render(document: Mapping[str, Any], bundle: Path, out: Path, suffix: str = "") -> Sources:
-    """Write the bundle's headers, C++ sources, CMake and pkg-config files, and `src/`, under `out`, which is made anew.
+    """Write everything that `render_code` writes, and the source of the rows with their cubins.
 
-    `document` is the content of `metadata.json`; `bundle` is the folder that the rows' `cubin` paths start from; `suffix` is added to
-    the name of every function, for a library that is linked together with another one. Raises RenderError when a cubin is missing
-    or is not the one the metadata describes, when the metadata can't be rendered, or for a suffix that is no C name.
+    `bundle` is the folder that the rows' `cubin` paths start from. Raises RenderError too when a cubin is missing or is not the one the
+    metadata describes.
+    """
+    sources = render_code(document, out, suffix)
+    cubins = {(row["variant"], row["sm"]): _embedded(row, bundle) for row in document["rows"] if not row["checked"]}
+    render_rows(sources.source.parent, cubins, sources.rows_source.parent)
+    return sources
+
+
+def render_code(document: Mapping[str, Any], out: Path, suffix: str = "") -> Sources:
+    """Write the bundle's headers, C++ sources, CMake and pkg-config files, and `src/` but the rows, under `out`, which is made anew.
+
+    `document` is the content of `metadata.json`, in which nothing needs to be true that only a cubin tells (`metadata.planned`); `suffix`
+    is added to the name of every function, for a library that is linked together with another one. Raises RenderError when the metadata
+    can't be rendered, or for a suffix that is no C name.
     """
     if suffix and not re.fullmatch(r"\w+", suffix, re.ASCII):
         raise RenderError(f"suffix {suffix!r} can't end a C name; use letters, digits and _")
@@ -83,8 +98,7 @@ def render(document: Mapping[str, Any], bundle: Path, out: Path, suffix: str = "
     for path, text in texts.items():
         write_source(out / path, text)
     sources = Sources(out, metadata.version, tuple(texts))
-    _write_source(model, sources)
-    _copy_cubins(metadata, bundle, sources.source.parent / "cubins")
+    _write_source(model, sources, suffix)
     return sources
 
 
@@ -130,44 +144,24 @@ def _variant_values(variant: VariantC) -> dict[str, Any]:
         "seqlen_q_at_most": -1 if row.select is None else row.select.seqlen_q_at_most}
 
 
-def _write_source(model: Model, sources: Sources) -> None:
+def _write_source(model: Model, sources: Sources, suffix: str) -> None:
     words = [{"name": name, "members": enum.members}
              for name, enum in (("operation", numbers.OPERATIONS), ("mask", numbers.MASKS), ("dtype", numbers.DTYPES))]
     write_source(sources.source, from_template("fmhaforge.c.j2", {
         "model": model, "status_members": numbers.STATUS.members, "words": words, "flags": numbers.FLAGS.members}))
     write_source(sources.source.parent / "ff_expr.h", _EXPRESSIONS)
+    write_source(sources.source.parent / "ff_rows.h", from_template("ff_rows.h.j2", {"row_count": len(model.rows), "suffix": suffix}))
+    write_table(sources.source.parent, model.rows)
     for part in sorted(C_SOURCES.iterdir()):
         shutil.copyfile(part, sources.source.parent / part.name)
 
 
-def _copy_cubins(metadata: bundle_metadata.Metadata, bundle: Path, out: Path) -> None:
-    out.mkdir()
-    for row in metadata.rows:
-        target = out / f"{row.cubin_sha256}.cubin"
-        if target.exists():
-            continue
-        path = bundle / row.cubin
-        try:
-            content = path.read_bytes()
-        except OSError as error:
-            raise RenderError(f"{row.label}: {path} can't be read ({error.strerror}); build the cubins first") from error
-        if hashlib.sha256(content).hexdigest() != row.cubin_sha256:
-            raise RenderError(f"{row.label}: {path} is not the cubin that the metadata describes (other sha256); build it again")
-        target.write_bytes(content)
-
-
-def from_template(template: str, values: Mapping[str, Any]) -> str:
-    """The text of a template of `generator/templates`; a name without a value is an error."""
-    return _environment().get_template(template).render(values)
-
-
-def write_source(path: Path, text: str) -> None:
-    """Write an ASCII text with its folders."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="ascii", newline="\n")
-
-
-@lru_cache(maxsize=None)
-def _environment() -> jinja2.Environment:
-    return jinja2.Environment(loader=jinja2.FileSystemLoader(TEMPLATES), undefined=jinja2.StrictUndefined, trim_blocks=True,
-                              lstrip_blocks=True, keep_trailing_newline=True, autoescape=False)
+def _embedded(row: Mapping[str, Any], bundle: Path) -> Embedded:
+    label, path = f"{row['variant']} for SM {row['sm']}", bundle / row["cubin"]
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise RenderError(f"{label}: {path} can't be read ({error.strerror}); build the cubins first") from error
+    if hashlib.sha256(content).hexdigest() != row["cubin_sha256"]:
+        raise RenderError(f"{label}: {path} is not the cubin that the metadata describes (other sha256); build it again")
+    return Embedded(content, row["registers"], row["static_smem_bytes"], row["symbol"])

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Types shared by the parts of the library. The generated fmhaforge.c includes this file, then its data, then the other parts,
- * so the whole library is one translation unit: everything named ff_ has internal linkage and two bundles never meet.
+ * so everything named ff_ has internal linkage and two bundles never meet. Only the tables of rows are an object of their own (ff_rows.h).
  */
 #ifndef FF_CORE_H
 #define FF_CORE_H
@@ -80,12 +80,6 @@ typedef struct ff_name {
     int32_t value;
     const char* name;
 } ff_name;
-
-/* The part of a row that is not public; same index as the public row. */
-typedef struct ff_row_code {
-    uint16_t plan;
-    const char* symbol;
-} ff_row_code;
 
 /* The row SMs that can serve a device SM, best first, and the shared memory that a block may ask for there. */
 typedef struct ff_arch {

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from generator import archive, cabi
-from generator.cabi.render import write_source
+from generator.cabi.texts import write_source
 from generator.edge_llm import metadata, sources
 from generator.edge_llm.matrix import Combination
 
@@ -114,7 +114,7 @@ class Builder:
         folder = self._work / host.name / "_".join(map(str, sms))
         rendered = self._render_library(rows, folder / "c")
         path = folder / "fmhaforge.o"
-        cabi.compile_object(rendered.source, rendered.include, host, path, self._zig, _HIDDEN)
+        cabi.compile_library_object(rendered, host, path, self._zig, _HIDDEN)
         return path
 
     def _render_library(self, rows: Sequence[Mapping[str, Any]], out: Path) -> cabi.Sources:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from generator.cabi.render import from_template
+from generator.cabi.texts import from_template
 from generator.edge_llm.abi import WRAPPERS
 
 GROUP = "fmha"

@@ -141,6 +141,22 @@ def test_nothing_to_do_and_a_lost_file(built, tmp_path):
     assert contents(tree.folder / BUNDLE) == before
 
 
+def test_the_code_is_compiled_apart_from_the_cubins(built, tmp_path):
+    """A kernel that changes leaves the code alone; a source of the code leaves the kernels alone."""
+    tree = copy(built, tmp_path)
+    path = "generator/kernels/fake_b.py"
+    tree.write(path, (tree.folder / path).read_text().replace('"b"', '"changed"'))
+    run = tree.good(*ARGUMENTS)
+    assert (run.tasks("trace"), run.tasks("compile")) == (["fake_d64_sw sm_80"], ["libraries x86_64"])
+    before = (tree.folder / BUNDLE / "lib/x86_64/libfmhaforge.so.0").read_bytes()
+    path = "generator/csrc/ff_load.c"
+    tree.write(path, (tree.folder / path).read_text().replace("loaded on device", "lies on device"))
+    run = tree.good(*ARGUMENTS)
+    assert (run.tasks("assemble"), run.tasks("compile")) == ([], ["code x86_64", "libraries x86_64"])
+    after = (tree.folder / BUNDLE / "lib/x86_64/libfmhaforge.so.0").read_bytes()
+    assert b"lies on device" in after and b"lies on device" not in before
+
+
 def test_a_removed_variant_is_gone_everywhere(built, tmp_path):
     tree = copy(built, tmp_path)
     text = (tree.folder / "variants.yaml").read_text()

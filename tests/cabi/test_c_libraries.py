@@ -242,7 +242,7 @@ def test_query_runs_on_aarch64(built, zig, tmp_path):
     """The same source, linked statically against musl, so that the emulator needs no system of that host."""
     emulator = aarch64_emulator()
     zig.run(("cc", "-target", "aarch64-linux-musl", "-std=c11", "-D_GNU_SOURCE", "-O1", "-static", f"-I{built.sources.include}",
-             str(HERE / "consumer.c"), str(built.sources.source), "-o", str(tmp_path / "consumer")), built.sources.source.parent)
+             str(HERE / "consumer.c"), str(built.sources.source), str(built.sources.rows_source), "-o", str(tmp_path / "consumer")), built.sources.source.parent)
     done = subprocess.run([emulator, str(tmp_path / "consumer")], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     check_consumer(done.stdout, built)

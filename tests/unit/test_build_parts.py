@@ -7,7 +7,9 @@ import stat
 
 import pytest
 
-from generator import explain, options, report, sources, toolchain
+from fake_bundle import make_bundle
+from generator import buildplan, cabi, explain, metadata, options, report, sources, toolchain
+from generator.cabi import rows
 from generator.canonical import canonical_json, write_whole
 from generator.progress import Event, Failure, Progress, clock
 
@@ -229,3 +231,34 @@ def test_tables_align_numbers_right_and_text_left():
 @pytest.mark.parametrize("seconds, text", [(0, "0:00"), (65.9, "1:05"), (3600, "60:00")])
 def test_clock(seconds, text):
     assert clock(seconds) == text
+
+
+# --- code without cubins ---------------------------------------------------------------------------------------------------
+
+
+def test_the_code_of_the_libraries_needs_no_cubin(manifest, tmp_path):
+    """What is rendered from the plan alone is what is rendered from the metadata of the finished bundle."""
+    plan = buildplan.make(manifest, manifest.rows(sms=[80, 90], variants=["fmha_v2_d64*"]))
+    bundle = make_bundle(tmp_path / "bundle", manifest, sms=[80, 90], variants=["fmha_v2_d64*"])
+    finished = json.loads((bundle / "metadata.json").read_bytes())
+    planned = metadata.planned(plan, finished["version"])
+    assert [row["cubin_sha256"] for row in planned["rows"]] == [""] * len(finished["rows"])
+    before, after = cabi.render_code(planned, tmp_path / "planned"), cabi.render(finished, bundle, tmp_path / "finished")
+    written = {path.relative_to(before.root): path.read_bytes() for path in before.root.rglob("*") if path.is_file()}
+    assert before.files == after.files and len(written) > 20
+    for path, content in written.items():
+        assert (after.root / path).read_bytes() == content, path
+
+
+def test_cubins_stand_together_and_equal_ones_once():
+    cubins = [cabi.Embedded(content, 1, 0, "k") for content in (b"a" * 65, b"b" * 64, b"a" * 65, b"c")]
+    content, offsets = rows.together(cubins)
+    assert [offsets[cubin.sha256] for cubin in cubins] == [0, 128, 0, 192]
+    assert content == b"a" * 65 + bytes(63) + b"b" * 64 + b"c" + bytes(63)
+
+
+@pytest.mark.parametrize("value", [{}, [], {"b": [], "a": {}}, {"b": 1, "a": [True, None, 1.5, -0.0, 1e300, "ü\n\"\\\x7f\u2028"]}, [[[1]], ({"x": ()},)], "x", 3])
+def test_canonical_json_is_the_library_s_spelling(value):
+    shared = [value, {"again": value, "deeper": {"again": value}}, value]
+    for case in (value, shared):
+        assert canonical_json(case) == (json.dumps(case, sort_keys=True, indent=1, ensure_ascii=False) + "\n").encode()
