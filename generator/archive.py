@@ -6,7 +6,6 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import io
-import lzma
 import os
 import shutil
 import struct
@@ -16,7 +15,9 @@ import zlib
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Mapping
+from typing import Mapping, Sequence
+
+from generator import xz
 
 SUMS = "SHA256SUMS"
 _AT_FDCWD = -100
@@ -24,8 +25,6 @@ _RENAME_EXCHANGE = 2
 _GZIP_HEADER = b"\x1f\x8b\x08\0\0\0\0\0\0\xff"
 _BLOCK = 4 << 20
 _LEVEL = 4
-_XZ_PRESET = 1
-_XZ_DICTIONARY = 64 << 20
 
 
 class InstallError(Exception):
@@ -37,6 +36,17 @@ class Link:
     """A symbolic link to a file of the same folder, by its name."""
 
     target: str
+
+
+@dataclass(frozen=True)
+class Same:
+    """Of the file `path`, the bytes `start` .. `start + length` are those that begin at `of_start` in the file `of_path`, which comes earlier."""
+
+    path: str
+    start: int
+    length: int
+    of_path: str
+    of_start: int
 
 
 Files = Mapping[str, "bytes | Link"]
@@ -128,32 +138,21 @@ def install_folder(staged: Path, final: Path) -> None:
         os.rename(staged, final)
 
 
-def pack(files: Files, root: str, out: Path) -> Path:
+def pack(files: Files, root: str, out: Path, same: Sequence[Same] = (), keep: xz.Keep | None = None) -> Path:
     """Packs `files` below the folder `root` into an archive beside `out`, which names its format (.tar.xz or .tar.gz); the caller renames it to `out`.
 
-    Sorted, owner 0, modes fixed, times SOURCE_DATE_EPOCH. Raises OSError or InstallError and leaves nothing behind then.
+    Sorted, owner 0, modes fixed, times SOURCE_DATE_EPOCH. `same` is what .tar.xz holds once; `keep` keeps its compressed parts between builds.
+    Raises OSError or InstallError and leaves nothing behind then.
     """
-    epoch = source_date_epoch()
-    folders = {str(parent) for path in files for parent in Path(path).parents if str(parent) != "."}
-    tar_file = io.BytesIO()
-    with tarfile.open(fileobj=tar_file, mode="w", format=tarfile.GNU_FORMAT) as tar:
-        for path in sorted([*files, *folders, ""]):
-            member = tarfile.TarInfo(f"{root}/{path}".rstrip("/"))
-            member.mtime = epoch
-            content = files.get(path)
-            if content is None:
-                member.type, member.mode = tarfile.DIRTYPE, 0o755
-                tar.addfile(member)
-            elif isinstance(content, Link):
-                member.type, member.mode, member.linkname = tarfile.SYMTYPE, 0o777, content.target
-                tar.addfile(member)
-            else:
-                member.size, member.mode = len(content), _mode(path)
-                tar.addfile(member, io.BytesIO(content))
+    data, contents, cuts = tar(files, root)
+    if out.suffix == ".xz":
+        packed = xz.pack(data, cuts, [xz.Repeat(contents[part.path] + part.start, part.length, contents[part.of_path] + part.of_start) for part in same], keep)
+    else:
+        packed = gzip_bytes(data)
     handle, temporary = tempfile.mkstemp(prefix=f".{out.name}.", suffix=".part", dir=out.parent)
     try:
         with os.fdopen(handle, "wb") as raw:
-            raw.write(_COMPRESS[out.suffix](tar_file.getvalue()))
+            raw.write(packed)
         os.chmod(temporary, 0o644)
     except BaseException:
         os.unlink(temporary)
@@ -161,10 +160,44 @@ def pack(files: Files, root: str, out: Path) -> Path:
     return Path(temporary)
 
 
-def xz_bytes(data: bytes) -> bytes:
-    """`data` in xz format, by one thread. The dictionary (at most 64 MB, as much as a reader needs) spans a cubin's copies in the libraries of every host."""
-    dictionary = min(_XZ_DICTIONARY, max(len(data), 4096))
-    return lzma.compress(data, check=lzma.CHECK_CRC64, filters=[{"id": lzma.FILTER_LZMA2, "preset": _XZ_PRESET, "dict_size": dictionary}])
+def tar(files: Files, root: str) -> tuple[bytes, dict[str, int], list[int]]:
+    """The tar file of `files`, where in it the content of each file begins, and where another part begins (`_part_of`)."""
+    epoch = source_date_epoch()
+    folders = {str(parent) for path in files for parent in Path(path).parents if str(parent) != "."}
+    contents, cuts, part = {}, [], None
+    tar_file = io.BytesIO()
+    with tarfile.open(fileobj=tar_file, mode="w", format=tarfile.GNU_FORMAT) as writer:
+        for path in sorted([*files, *folders, ""], key=_place_of):
+            member = tarfile.TarInfo(f"{root}/{path}".rstrip("/"))
+            member.mtime = epoch
+            content = files.get(path)
+            if _part_of(path) != part:
+                part = _part_of(path)
+                cuts.append(tar_file.tell())
+            if content is None:
+                member.type, member.mode = tarfile.DIRTYPE, 0o755
+                writer.addfile(member)
+            elif isinstance(content, Link):
+                member.type, member.mode, member.linkname = tarfile.SYMTYPE, 0o777, content.target
+                writer.addfile(member)
+            else:
+                member.size, member.mode = len(content), _mode(path)
+                writer.addfile(member, io.BytesIO(content))
+                contents[path] = tar_file.tell() - len(content) - -len(content) % tarfile.BLOCKSIZE
+    return tar_file.getvalue(), contents, cuts
+
+
+def _place_of(path: str) -> tuple[str, ...]:
+    """The order of an archive's members: by path, but the cubins of one variant stand together, because they are alike."""
+    top, _, rest = path.partition("/")
+    folder, _, name = rest.partition("/")
+    return ("cubins/~", name, folder) if top == "cubins" and name else (path,)
+
+
+def _part_of(path: str) -> str:
+    """The part of an archive that a member belongs to. A part is packed on its own, and again only when something in it changes."""
+    top, _, _ = path.partition("/")
+    return {"cubins": f"cubins/{Path(path).name}", "ptx": path}.get(top, top)
 
 
 def gzip_bytes(data: bytes) -> bytes:
@@ -179,6 +212,3 @@ def gzip_bytes(data: bytes) -> bytes:
 def _deflate(block: memoryview, last: bool) -> bytes:
     compressor = zlib.compressobj(_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS)
     return compressor.compress(block) + compressor.flush(zlib.Z_FINISH if last else zlib.Z_FULL_FLUSH)
-
-
-_COMPRESS = {".xz": xz_bytes, ".gz": gzip_bytes}

@@ -10,13 +10,14 @@ import shutil
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Mapping
+from typing import Any, Mapping, Sequence
 
-from generator import archive, metadata, sbom
+from generator import archive, metadata, sbom, xz
 from generator.archive import Files, Link
 from generator.assemble import AssembleReport
 from generator.buildplan import BuildPlan
 from generator.canonical import canonical_json
+from generator.embedded import embedded
 from generator.ledger import Ledger
 from generator.metadata import BuiltRow
 
@@ -101,8 +102,10 @@ def files_of(plan: BuildPlan, rows: tuple[BuiltRow, ...], build_dir: Path, versi
     return {**files, **more}
 
 
-def put(files: Files, place: BundlePlace) -> None:
+def put(files: Files, place: BundlePlace, cubins: Sequence[str] = (), keep: xz.Keep | None = None) -> None:
     """Puts the bundle's folder and archive in place: both are written beside their names first, and renamed when both are whole.
+
+    `cubins` are the paths of those that the libraries hold, in their order; `keep` keeps the archive's compressed parts.
 
     Raises BundleError when the archive is too large, archive.InstallError or OSError; what stood there before is whole then.
     """
@@ -111,7 +114,7 @@ def put(files: Files, place: BundlePlace) -> None:
     everything = archive.with_checksums(files)
     with ThreadPoolExecutor(2) as pool:
         writing = pool.submit(archive.stage, everything, place.dist, place.name)
-        packing = pool.submit(archive.pack, everything, place.name, place.archive)
+        packing = pool.submit(archive.pack, everything, place.name, place.archive, embedded(everything, cubins), keep)
     failed = writing.exception() or packing.exception()
     try:
         if failed:

@@ -24,6 +24,8 @@ def _text(value: Any, start: str, known: dict[tuple[int, str], str]) -> str:
     """The text of a value whose lines begin with `start`; `known` holds the texts of containers, which live as long as the whole value."""
     if isinstance(value, str):
         return encode_basestring(value)
+    if type(value) is int:
+        return str(value)
     if not (value and isinstance(value, (dict, list, tuple))):
         return json.dumps(value)
     place = id(value), start

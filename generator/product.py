@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Iterator
 from generator import archive, bundle, ledger, metadata, provenance, sources, toolchain
 from generator.buildplan import module_digests
 from generator.bundle import BundlePlace
+from generator.cache import Store
 from generator.canonical import canonical_json, write_whole
 from generator.metadata import BuiltRow
 from generator.operations import OPERATIONS
@@ -32,6 +33,9 @@ COMPILE_MODULES = ("generator.cabi.compile", "generator.cabi.rows", "generator.c
 COMPILE_INPUTS = ("generator/templates",)
 BUNDLE_MODULES = ("generator.product",)
 EDGE_LLM_MODULES = ("generator.edge_llm.make",)
+
+KEPT_BLOCKS = 32 << 20
+"""Bytes of compressed parts of archives that the build folder keeps, for the next archive."""
 
 
 def _own_sources(modules: tuple[str, ...]) -> dict[str, str]:
@@ -222,7 +226,10 @@ class BundleProduct:
         with self.session.step("bundle", self.place.name):
             files = bundle.files_of(self.session.plan, self.rows(), self.session.build_dir, self.place.version, self.provenance,
                                     (ROOT / "LICENSE").read_bytes(), self._compiled())
-            bundle.put(files, self.place)
+            cubins = [built.cubin_path for built in self.built_rows if not built.row.variant.checked]
+            kept = Store(self.session.build_dir / "blocks")
+            bundle.put(files, self.place, cubins, kept)
+            kept.trim(KEPT_BLOCKS)
 
     def make_edge_llm(self) -> None:
         """Makes the Edge-LLM artifacts of the installed bundle, with the list of their digests last."""

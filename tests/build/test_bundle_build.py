@@ -86,7 +86,8 @@ def test_the_archive_holds_the_same_files(built, tmp_path):
         members = tar.getmembers()
         tar.extractall(tmp_path)
     assert {(m.uid, m.gid, m.uname, m.gname, m.mtime) for m in members} == {(0, 0, "", "", 0)}
-    assert [m.name for m in members] == sorted(m.name for m in members)
+    names = [m.name for m in members]
+    assert all(os.path.dirname(name) in names[:index] for index, name in enumerate(names) if "/" in name)
     assert contents(tmp_path / "fmhaforge-0.1.0") == contents(built.folder / BUNDLE)
     assert (tmp_path / "fmhaforge-0.1.0/lib/x86_64/libfmhaforge.so").is_symlink()
 
@@ -155,6 +156,10 @@ def test_the_code_is_compiled_apart_from_the_cubins(built, tmp_path):
     assert (run.tasks("assemble"), run.tasks("compile")) == ([], ["code x86_64", "libraries x86_64"])
     after = (tree.folder / BUNDLE / "lib/x86_64/libfmhaforge.so.0").read_bytes()
     assert b"lies on device" in after and b"lies on device" not in before
+    (tree.folder / "cold").mkdir()
+    (tree.folder / "cold/zig").symlink_to(tree.folder / "build/zig")
+    tree.good("-j1", "build_dir=cold", "dist=elsewhere", *ARGUMENTS)
+    assert contents(tree.folder / "elsewhere") == contents(tree.folder / "dist")
 
 
 def test_a_removed_variant_is_gone_everywhere(built, tmp_path):

@@ -15,6 +15,7 @@ import pytest
 from fake_bundle import built_row
 from generator import archive, bundle
 from generator.cache import MAGIC, Store, content_of, entry_bytes
+from generator.embedded import embedded
 from generator.ledger import Ledger, LedgerError, load
 from generator.metadata import check_ledger
 from generator.model import Family
@@ -125,18 +126,50 @@ def test_pack_is_the_same_whatever_the_surroundings(tmp_path, suffix, decompress
     assert first == second and decompress(first)[:8] == b"bundle-1"
 
 
-def test_what_stands_twice_is_packed_once():
-    """A cubin stands in cubins/ and in each library, far apart: 5 MB of noise, 15 MB later again."""
-    noise = random.Random(1).randbytes(5 << 20)
-    packed = archive.xz_bytes(noise + bytes(15 << 20) + noise)
-    assert len(noise) < len(packed) < len(noise) + 50_000
-    assert lzma.decompress(packed) == noise + bytes(15 << 20) + noise
+def test_a_cubin_is_packed_once_whatever_holds_it(tmp_path):
+    """Two cubins of noise stand in cubins/ and in four libraries."""
+    noise = random.Random(1)
+    cubins = {f"cubins/sm_{sm}/a.cubin": noise.randbytes(size) for sm, size in ((80, 300_001), (90, 70_000))}
+    first, second = cubins.values()
+    blob = first + bytes(-len(first) % 64) + second
+    libraries = {f"lib/{host}/{name}": noise.randbytes(head) + blob + b"end" for host, name, head in
+                 (("aarch64", "a", 100), ("aarch64", "so", 200), ("x86_64", "a", 301), ("x86_64", "so", 4000))}
+    files = {**cubins, **libraries, "cpp/x": b"x"}
+    same = embedded(files, list(cubins))
+    assert [(part.path, part.length, part.of_path) for part in same] == [
+        ("lib/aarch64/a", len(first), "cubins/sm_80/a.cubin"), ("lib/aarch64/a", len(second), "cubins/sm_90/a.cubin"),
+        ("lib/aarch64/so", len(blob), "lib/aarch64/a"), ("lib/x86_64/a", len(blob), "lib/aarch64/so"), ("lib/x86_64/so", len(blob), "lib/x86_64/a")]
+    path = archive.pack(files, "bundle-1", tmp_path / "a.tar.xz", same)
+    assert len(first) + len(second) < path.stat().st_size < len(first) + len(second) + 10_000
+    subprocess.run(["tar", "xf", path], cwd=tmp_path, check=True)
+    for name, content in files.items():
+        assert (tmp_path / "bundle-1" / name).read_bytes() == content, name
 
 
-@pytest.mark.parametrize("size", [0, 1, 4096, 70_000])
-def test_xz_of_any_size(size):
-    data = random.Random(size).randbytes(size)
-    assert lzma.decompress(archive.xz_bytes(data)) == data
+def test_cubins_that_no_library_holds_change_nothing():
+    files = {"cubins/sm_80/a.cubin": b"a" * 100, "cubins/sm_80/b.cubin": b"b" * 100, "lib/x/a": b"-" + b"b" * 100 + b"a" * 99, "lib/x/so": b"b" * 100}
+    assert [(part.path, part.start, part.of_path) for part in embedded(files, ["cubins/sm_80/a.cubin", "cubins/sm_80/b.cubin"])] == [
+        ("lib/x/a", 1, "cubins/sm_80/b.cubin"), ("lib/x/so", 0, "lib/x/a")]
+    assert embedded(files, []) == []
+
+
+def test_an_archive_is_the_same_with_kept_parts_and_without(tmp_path):
+    """Only what changed is compressed again, and the bytes are those of an archive made from nothing."""
+    noise = random.Random(2)
+    files = {f"cubins/sm_{sm}/{name}.cubin": noise.randbytes(20_000) for sm in (80, 90) for name in "abc"}
+    kept = Store(tmp_path / "kept")
+
+    def pack(keep):
+        return archive.pack(files, "bundle-1", tmp_path / "a.tar.xz", (), keep).read_bytes()
+
+    assert pack(kept) == pack(kept) == pack(None)
+    before = {entry.key for entry in kept.entries()}
+    files["cubins/sm_90/b.cubin"] += b"more"
+    assert pack(kept) == pack(None)
+    assert len(before) == 3 and len({entry.key for entry in kept.entries()} - before) == 1
+    for entry in kept.entries():
+        entry.path.write_bytes(entry.path.read_bytes()[:-1])
+    assert pack(kept) == pack(None)
 
 
 def test_an_archive_over_its_limit_is_not_put_in_place(tmp_path, monkeypatch):
@@ -145,7 +178,7 @@ def test_an_archive_over_its_limit_is_not_put_in_place(tmp_path, monkeypatch):
     bundle.put(files, place)
     before = place.archive.read_bytes()
     monkeypatch.setattr(bundle, "ARCHIVE_LIMIT", len(before) - 1)
-    with pytest.raises(bundle.BundleError, match=f"the archive has 13,... bytes, more than {len(before) - 1:,}; the largest rows are "
+    with pytest.raises(bundle.BundleError, match=f"the archive has 14,... bytes, more than {len(before) - 1:,}; the largest rows are "
                                                  "cubins/sm_90/v11.cubin 1,011, .*cubins/sm_90/v02.cubin 1,002: make those kernels smaller"):
         bundle.put({**files, "more": b"0" * 100}, place)
     assert place.archive.read_bytes() == before and not (place.folder / "more").exists()
@@ -163,11 +196,12 @@ def test_gzip_in_blocks_is_plain_gzip(size, tmp_path):
     assert subprocess.run(["gzip", "-t", tmp_path / "x.gz"], check=False).returncode == 0
 
 
-def test_pack_holds_modes_links_and_sorted_members(tmp_path):
-    path = archive.pack(FILES, "bundle-1", tmp_path / "a.tar.xz")
+def test_pack_holds_modes_links_and_members_in_order(tmp_path):
+    path = archive.pack({**FILES, "cubins/sm_80/v": b"", "cubins/sm_80/w": b"", "cubins/sm_90/v": b""}, "bundle-1", tmp_path / "a.tar.xz")
     with tarfile.open(path) as tar:
         members = {member.name: member for member in tar.getmembers()}
-    assert list(members) == sorted(members)
+    assert list(members) == ["bundle-1", *(f"bundle-1/{path}" for path in ("a", "b", "b/two", "cubins", "cubins/sm_80", "cubins/sm_90"))] + [
+        f"bundle-1/{path}" for path in ("cubins/sm_80/v", "cubins/sm_90/v", "cubins/sm_80/w", "lib", "lib/libx.so", "lib/libx.so.0")]
     assert members["bundle-1"].isdir() and members["bundle-1/lib"].mode == 0o755
     assert members["bundle-1/a"].mode == 0o644 and members["bundle-1/lib/libx.so.0"].mode == 0o755
     assert members["bundle-1/lib/libx.so"].issym() and members["bundle-1/lib/libx.so"].linkname == "libx.so.0"
