@@ -14,7 +14,8 @@ IMAGE = 256
 
 @dataclass(frozen=True)
 class Anchor:
-    """TFLOP/s measured elsewhere on an H200: `peer` and `flash` in one run, `floor` is to be beaten on SM 90."""
+    """The performance anchors of a case: TFLOP/s measured elsewhere on an H200. `peer` and `flash` were in one run, `floor` is to be
+    beaten on SM 90; all of them hold for that GPU only."""
 
     peer: float | None = None
     flash: float | None = None
@@ -67,6 +68,11 @@ class BenchCase:
         """Floating-point operations of one launch: two products of two operations each for every pair and column."""
         return 4.0 * self.batch * self.num_q_heads * self.pairs * self.head_dim
 
+    @property
+    def bytes(self) -> int:
+        """Compulsory traffic of one launch: Q, K and V read once and O written once, in float16."""
+        return 2 * self.batch * self.seqlen * self.head_dim * 2 * (self.num_q_heads + self.num_kv_heads)
+
 
 def images(seqlen: int) -> list[tuple[int, int]]:
     """First and last token of each image in the vision-block cases."""
@@ -78,6 +84,7 @@ def _dense(head_dim: int, shapes: dict[tuple[int, int], Anchor], heads: tuple[in
     return [BenchCase(variant, "llm", head_dim, "causal", *shape, *heads, anchor) for shape, anchor in shapes.items()]
 
 
+_MHA = (16, 16)
 _HEADS = {64: (32, 8), 128: (32, 8), 256: (16, 8), 512: (16, 1)}
 _STANDARD = {64: (8, 2048), 128: (8, 2048), 256: (4, 2048), 512: (4, 2048)}
 
@@ -101,7 +108,7 @@ def _paged_anchors(mask: str) -> dict[int, Anchor]:
 
 
 def _vit(head_dim: int, batch: int, seqlen: int, anchor: Anchor = Anchor()) -> BenchCase:
-    return BenchCase(f"fmha_v2_vit_d{head_dim}", "vit", head_dim, "bidirectional", batch, seqlen, 16, 16, anchor)
+    return BenchCase(f"fmha_v2_vit_d{head_dim}", "vit", head_dim, "bidirectional", batch, seqlen, *_MHA, anchor)
 
 
 CASES: tuple[BenchCase, ...] = (
@@ -109,10 +116,13 @@ CASES: tuple[BenchCase, ...] = (
         (1, 2048): Anchor(229, 206, 394, 490), (1, 8192): Anchor(297, 315, 533, 676), (8, 2048): Anchor(281, 296, 480, 484),
         (1, 32768): Anchor(None, None, 571, 571), (1, 512): Anchor(None, None, 126, 138),
     }, _HEADS[128]),
+    *_dense(128, {(2, 4096): Anchor(floor=594)}, _MHA),
     *_dense(64, {(8, 2048): Anchor(276, 262, 385, 386), (1, 16384): Anchor(None, None, 430, 496)}, _HEADS[64]),
+    *_dense(64, {(2, 4096): Anchor(floor=398)}, _MHA),
     BenchCase("fmha_v2_d64", "llm", 64, "causal", 8, 512, 32, 8, Anchor(137, 132, 206, 206), False, "large tile"),
     BenchCase("fmha_v2_d64_small", "llm", 64, "causal", 8, 512, 32, 8, Anchor(147, 132, 206, 206), note="small tile"),
     *_dense(256, {(4, 2048): Anchor(255, 270, 516, 516), (1, 8192): Anchor(None, None, 578, 629)}, _HEADS[256]),
+    *_dense(256, {(2, 4096): Anchor(floor=672)}, _MHA),
     *_dense(512, {(4, 2048): Anchor(152, None, None, 400)}, _HEADS[512]),
     *_family("llm", "sliding_causal", "_sw", _SLIDING_ANCHORS),
     *_family("paged", "causal", "_paged", _paged_anchors("causal")),
@@ -121,10 +131,12 @@ CASES: tuple[BenchCase, ...] = (
     *_family("paged_ragged", "causal", "_paged_ragged", {}),
     *_family("paged_ragged", "sliding_causal", "_sw_paged_ragged", {}),
     BenchCase("fmha_v2_d256_padding", "padding", 256, "padding", 4, 2048, 16, 8, Anchor(290, 308, 634, 651)),
+    BenchCase("fmha_v2_d256_padding", "padding", 256, "padding", 2, 4096, *_MHA, Anchor(floor=745)),
     BenchCase("fmha_v2_d256_bidirectional", "vision_block", 256, "vision_block", 4, 2048, 16, 8),
     BenchCase("fmha_v2_d512_bidirectional", "vision_block", 512, "vision_block", 4, 2048, 16, 1),
     _vit(64, 4, 4096, Anchor(306, 298, 448, 488)), _vit(72, 4, 4096, Anchor(253, 227, 345, 440)),
     _vit(72, 8, 1024, Anchor(210, 201, 317, 360)), _vit(80, 4, 4096, Anchor(290, 263, 390, 493)), _vit(96, 4, 4096),
     _vit(128, 4, 4096, Anchor(290, 335, 591, 626)),
+    _vit(64, 2, 4096, Anchor(floor=488)), _vit(80, 2, 4096, Anchor(floor=503)), _vit(128, 2, 4096, Anchor(floor=703)),
 )
 """Every case, in the order of the table."""

@@ -41,8 +41,9 @@ def make_tensors(torch: Any, case: BenchCase, seed: int = 0) -> Tensors:
     return Tensors(sets, torch.full_like(first[0], float("nan")))
 
 
-def ours(torch: Any, bundle: Any, case: BenchCase, tensors: Tensors, **options: Any) -> Callable[[int], None]:
-    """A function that enqueues our kernel for `case` on input set i. Raises what the runtime raises when it refuses."""
+def ours(torch: Any, bundle: Any, case: BenchCase, tensors: Tensors, **options: Any) -> tuple[Callable[[int], None], str]:
+    """A function that enqueues our kernel for `case` on input set i, and the kernel's family. Raises what the runtime raises when it
+    refuses."""
     runner = bundle.runner(
         case.num_q_heads, case.num_kv_heads, case.head_dim, case.batch, case.seqlen, case.seqlen,
         use_small_d64=case.use_small_d64, **options,
@@ -54,7 +55,7 @@ def ours(torch: Any, bundle: Any, case: BenchCase, tensors: Tensors, **options: 
     support = preflight(_stream(torch), *(call.window if case.mask == "sliding_causal" else ()))
     if support.variants != (case.variant,):
         raise ValueError(f"{case.name}: the runner selects {support.variants}, not {case.variant}")
-    return getattr(call, case.operation)()
+    return getattr(call, case.operation)(), support.rows[0].family
 
 
 def rival(torch: Any, backend: str, case: BenchCase, tensors: Tensors) -> Callable[[int], None]:

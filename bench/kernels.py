@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Our kernels beside torch's flash and cuDNN attention, on one device in one run: a table, and JSON with every number.
+"""Our kernels beside torch's flash and cuDNN attention, on one device in one run: JSON with every number, a table and a roofline plot.
 
-    python bench/kernels.py [--bundle DIR ...] [--cases 'd128*'] [--quick] [--out FILE]
+    python bench/kernels.py [--bundle DIR ...] [--against DIR] [--cases 'd128*'] [--quick] [--out FILE] [--table FILE] [--plot FILE]
+    python bench/kernels.py --from FILE [--table FILE] [--plot FILE]          the table and the plot again; needs no device
 
 Contenders of one shape run in turn, round by round, so clocks drift for all alike; absolute figures hold for one device only,
 ratios within the run are what to judge by. Causal work counts as half, sliding work as what lies inside the window.
@@ -12,53 +13,73 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import time
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "runtime"), str(ROOT)]
 
+from bench import device_state, report, roofline  # noqa: E402
 from bench import kernel_contenders as contenders  # noqa: E402
 from bench.kernel_cases import CASES, BenchCase  # noqa: E402
 from bench.timing import Timing, Work, measure  # noqa: E402
 
-RIVALS = ("flash", "cudnn")
-TARGET_SECONDS = 2.5e-3
-"""Device time of one graph, at the speed assumed for choosing the number of launches."""
+SCHEMA_VERSION = 2
+RIVALS = tuple(report.RIVALS)
+GUESSED_FLOPS = 350e12
+"""Speed that is assumed until a contender has been tried."""
 
-ASSUMED_FLOPS = 350e12
+REST_SHARE, LONGEST_REST = 0.5, 1.0
+"""After a shape the device rests for this share of the time that was measured, at most so many seconds: a long one must not slow the next."""
 
-
-def launches_for(case: BenchCase, sets: int) -> int:
-    """Launches per graph: about TARGET_SECONDS of work, at least 2, and whole rounds of the input sets where that is cheap."""
-    wanted = round(TARGET_SECONDS * ASSUMED_FLOPS / case.flops)
-    return max(2, min(wanted // sets * sets if wanted >= sets else wanted, 64))
+FIELDS = ("name", "variant", "operation", "head_dim", "mask", "batch", "seqlen", "num_q_heads", "num_kv_heads", "note", "flops", "bytes")
 
 
-def run_shape(torch, cases, bundles, rounds, options):
-    """Times all `cases` of one shape, with every bundle, beside the rivals; returns one record per case."""
+class BenchError(Exception):
+    """The benchmark cannot be run, or its records cannot be read: the message says why and what to do."""
+
+
+def run_cases(torch: Any, cases: Sequence[BenchCase], bundles: Mapping[str, Any], rounds: int, options: Mapping[str, Any],
+              rivals: Sequence[str] = RIVALS, watch: device_state.Watch = device_state.Watch(None)) -> list[dict[str, Any]]:
+    """A record for each case, in the order of CASES. Cases of one shape are measured side by side, with a rest after each shape."""
+    records = []
+    for _, group in groupby(sorted(cases, key=lambda case: repr(case.shape)), key=lambda case: case.shape):
+        records += run_shape(torch, list(group), bundles, rounds, options, rivals, watch)
+        torch.cuda.empty_cache()
+    order = {case.name: position for position, case in enumerate(CASES)}
+    return sorted(records, key=lambda record: order[record["name"]])
+
+
+def run_shape(torch: Any, cases: Sequence[BenchCase], bundles: Mapping[str, Any], rounds: int, options: Mapping[str, Any],
+              rivals: Sequence[str], watch: device_state.Watch) -> list[dict[str, Any]]:
+    """Times all `cases` of one shape, with every bundle, beside the rivals, and rests; returns one record per case."""
     tensors = contenders.make_tensors(torch, cases[0])
-    launches = launches_for(cases[0], len(tensors.sets))
-    works, refusals = {}, {}
+    works, families, refusals = {}, {}, {}
 
     def admit(key, make):
         try:
-            enqueue = make()
+            enqueue, families[key] = make()
         except Exception as error:  # a contender that cannot run the case is reported, not fatal
             refusals[key] = f"{type(error).__name__}: {error}".splitlines()[0]
             return
-        works[key] = Work(enqueue, launches)
+        works[key] = Work(enqueue, len(tensors.sets), 1e6 * cases[0].flops / GUESSED_FLOPS)
 
     for case in cases:
         for label, bundle in bundles.items():
             admit((case.name, label), lambda: contenders.ours(torch, bundle, case, tensors, **options))
             if (case.name, label) in works:
                 _check_output(torch, case, tensors, works[case.name, label])
-    for backend in RIVALS:
-        admit(("", backend), lambda: contenders.rival(torch, backend, cases[0], tensors))
-    timings = measure(torch, works, rounds)
-    return [_record(case, bundles, timings, refusals) for case in cases]
+    for backend in rivals:
+        admit(("", backend), lambda: (contenders.rival(torch, backend, cases[0], tensors), None))
+    begin = time.monotonic()
+    timings = measure(torch, works, rounds, watch)
+    state = watch.take()
+    time.sleep(min(REST_SHARE * (time.monotonic() - begin), LONGEST_REST))
+    return [record_of(case, bundles, rivals, timings, families, refusals, state) for case in cases]
 
 
 def _check_output(torch, case, tensors, work):
@@ -66,113 +87,146 @@ def _check_output(torch, case, tensors, work):
     tensors.output.fill_(float("nan"))
     work.enqueue(0)
     if not torch.isfinite(tensors.output).all():
-        raise SystemExit(f"{case.name}: the kernel left NaN in its output; run the device tests first")
+        raise BenchError(f"{case.name}: the kernel left NaN in its output; run the device tests first")
 
 
-def _record(case, bundles, timings, refusals):
+def record_of(case, labels, rivals, timings, families, refusals, state) -> dict[str, Any]:
+    """All that is known of a case, for JSON. Keys of timings and refusals are (case, label), or ("", rival)."""
     results = {}
-    for name, key in (*((label, (case.name, label)) for label in bundles), *((rival, ("", rival)) for rival in RIVALS)):
-        results[name] = _result(case, timings[key]) if key in timings else {"refused": refusals[key]}
-    fields = ("name", "variant", "operation", "head_dim", "mask", "batch", "seqlen", "num_q_heads", "num_kv_heads", "flops")
-    return {**{field: getattr(case, field) for field in fields}, "anchor": vars(case.anchor), "results": results}
+    for name, key in (*((label, (case.name, label)) for label in labels), *((rival, ("", rival)) for rival in rivals)):
+        results[name] = _result(case, timings[key], families.get(key)) if key in timings else {"refused": refusals[key]}
+    return {**{field: getattr(case, field) for field in FIELDS}, "anchor": vars(case.anchor), "state": state, "results": results}
 
 
-def _result(case: BenchCase, timing: Timing) -> dict:
-    rounded = {name: round(value, 3) for name, value in vars(timing).items() if name != "graph"}
-    return {**rounded, "graph": timing.graph, "tflops": round(case.flops / timing.median_us / 1e6, 1)}
+def _result(case: BenchCase, timing: Timing, family: str | None) -> dict[str, Any]:
+    times = {name: round(value, 3) if isinstance(value, float) else value for name, value in vars(timing).items()}
+    return {"family": family, **times, "tflops": round(case.flops / timing.median_us / 1e6, 1)}
 
 
-def table(records: list[dict], labels: list[str]) -> list[str]:
-    """The lines of the table: TFLOP/s, our first bundle's ratio to each rival, and what is known from elsewhere."""
-    wide = max(len(record["name"]) for record in records)
-    columns = [*labels, *RIVALS]
-    lines = [
-        f"{'TFLOP/s':{wide}} " + "".join(f"{column[-10:]:>11}" for column in columns)
-        + "".join(f"{'/' + rival:>8}" for rival in RIVALS) + f"{'/dense':>8}{'peer/fl':>9}{'floor':>7}"
-    ]
-    dense = {_shape(record): record for record in records if record["operation"] == "llm"}
-    for record in records:
-        speed = {name: result.get("tflops") for name, result in record["results"].items()}
-        mine, anchor = speed[labels[0]], record["anchor"]
-        twin = dense.get(_shape(record))
-        base = twin["results"][labels[0]].get("tflops") if twin and twin is not record else None
-        ratios = [_ratio(mine, speed[rival]) for rival in RIVALS] + [_ratio(mine, base)]
-        lines.append(
-            f"{record['name']:{wide}} " + "".join(f"{_number(speed[column], 1):>11}" for column in columns)
-            + "".join(f"{_number(ratio, 2):>8}" for ratio in ratios)
-            + f"{_number(_ratio(anchor['peer'], anchor['flash']), 2):>9}{_number(anchor['floor'], 0):>7}"
-        )
-    return lines
-
-
-def _shape(record):
-    return tuple(record[field] for field in ("head_dim", "mask", "batch", "seqlen", "num_q_heads", "num_kv_heads"))
-
-
-def _ratio(one, other):
-    return one / other if one and other else None
-
-
-def _number(value, digits):
-    return "-" if value is None else f"{value:.{digits}f}"
-
-
-def _bundles(given):
-    """Label -> folder; `label=folder` names one, else the folder's name does."""
+def open_bundles(given: Sequence[str] | None, sm: int) -> dict[str, Any]:
+    """Label -> bundle. `label=folder` names one; else the family of its kernels for this SM does (`mixed` if there are several)."""
     import fmhaforge
 
     if not given:
         built = sorted((ROOT / "dist").glob("fmhaforge-*/metadata.json"), key=lambda path: path.stat().st_mtime)
         if not built:
-            raise SystemExit("no bundle in dist/: run `make bundle`, or give --bundle")
-        return {"ours": fmhaforge.open(built[-1].parent)}
-    found = {}
-    for number, text in enumerate(given):
+            raise BenchError("no bundle in dist/: run `make bundle`, or give --bundle")
+        given = [str(built[-1].parent)]
+    found: dict[str, Any] = {}
+    for text in given:
         label, _, folder = text.rpartition("=")
-        found[label or ("ours" if number == 0 else f"ours{number + 1}")] = fmhaforge.open(folder)
+        bundle = fmhaforge.open(folder)
+        label = label or label_of((row.family for row in bundle.metadata.rows if row.sm == sm), found)
+        if label in found or label in RIVALS:
+            raise BenchError(f"--bundle {text}: the label {label!r} is taken; choose another")
+        found[label] = bundle
     return found
 
 
-def main() -> None:
-    """Runs the benchmark; see the module's docstring."""
+def label_of(families, taken) -> str:
+    """The one family, or `mixed`; with a number where that is taken."""
+    different = set(families)
+    name = different.pop() if len(different) == 1 else "mixed"
+    count = 2
+    label = name
+    while label in taken:
+        label, count = f"{name}{count}", count + 1
+    return label
+
+
+def chosen(pattern: str, quick: bool) -> list[BenchCase]:
+    """The cases whose name or variant matches; with `quick` the first of each variant."""
+    cases = [case for case in CASES if fnmatchcase(case.name, pattern) or fnmatchcase(case.variant, pattern)]
+    if not cases:
+        raise BenchError(f"no case matches {pattern!r}; there are: {', '.join(case.name for case in CASES)}")
+    return list({case.variant: case for case in reversed(cases)}.values())[::-1] if quick else cases
+
+
+def torch_with_device() -> Any:
+    """torch, where it sees a device. Raises BenchError."""
+    try:
+        import torch
+    except ImportError:
+        raise BenchError("needs torch, which is not installed for this Python; `--from FILE` needs neither torch nor a device") from None
+    if not torch.cuda.is_available():
+        raise BenchError("needs a CUDA device, and torch sees none here")
+    return torch
+
+
+def device_of(torch: Any) -> tuple[dict[str, Any], device_state.Watch]:
+    """What the numbers hold for, and the watch of the device."""
+    properties = torch.cuda.get_device_properties(torch.cuda.current_device())
+    watch = device_state.watch(f"GPU-{getattr(properties, 'uuid', '')}")
+    return {
+        "name": properties.name, "sm": 10 * properties.major + properties.minor, "sm_count": properties.multi_processor_count,
+        "driver": watch.driver, "torch": torch.__version__, "cuda": torch.version.cuda, "cudnn": torch.backends.cudnn.version(),
+    }, watch
+
+
+def measured(options: argparse.Namespace) -> dict[str, Any]:
+    """Runs the benchmark; the document."""
+    cases, torch, begin = chosen(options.cases, options.quick), torch_with_device(), time.monotonic()
+    device, watch = device_of(torch)
+    bundles = open_bundles(options.bundle, device["sm"])
+    rounds = 3 if options.quick else options.rounds
+    records = run_cases(torch, cases, bundles, rounds, {"family": options.family, "route": options.route}, RIVALS, watch)
+    return {
+        "schema_version": SCHEMA_VERSION, "device": device, "rounds": rounds, "family": options.family, "route": options.route,
+        "series": [{"label": label, "version": bundle.metadata.version} for label, bundle in bundles.items()],
+        "no_state_because": watch.problem, "seconds": round(time.monotonic() - begin, 1), "cases": records,
+    }
+
+
+def read(path: Path) -> dict[str, Any]:
+    """A document that was written earlier. Raises BenchError."""
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise BenchError(f"{path}: cannot be read ({error}); give a file that --out wrote") from error
+    version = document.get("schema_version") if isinstance(document, dict) else None
+    if version != SCHEMA_VERSION:
+        raise BenchError(f"{path}: schema_version is {version!r}, this reads {SCHEMA_VERSION}; measure again")
+    return document
+
+
+def write(path: Path, text: str) -> None:
+    """A text file, with the folders that it needs."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the benchmark or reads it back; see the module's docstring. 0, or 2 when it cannot be done."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--bundle", action="append", help="bundle folder, or label=folder; may be given several times")
+    parser.add_argument("--bundle", "--against", action="append", metavar="DIR",
+                        help="bundle folder, or label=folder; may be given several times, ratios are those of the first to the others")
     parser.add_argument("--cases", default="*", help="pattern for names or variants of cases (default: all)")
     parser.add_argument("--family", help="take only kernels of this family")
     parser.add_argument("--route", default="cubin", help="cubin, or driver-ptx to time what the driver assembles")
     parser.add_argument("--rounds", type=int, default=11, help="rounds that are timed (default: 11)")
     parser.add_argument("--quick", action="store_true", help="3 rounds, and only the first case of each variant")
-    parser.add_argument("--out", type=Path, default=ROOT / "bench/results/kernels.json", help="JSON file to write")
-    options = parser.parse_args()
-    import torch
-
-    if not torch.cuda.is_available():
-        raise SystemExit("needs a CUDA device, and torch sees none here")
-    cases = [case for case in CASES if fnmatchcase(case.name, options.cases) or fnmatchcase(case.variant, options.cases)]
-    if options.quick:
-        cases = list({case.variant: case for case in reversed(cases)}.values())[::-1]
-    if not cases:
-        raise SystemExit(f"no case matches {options.cases!r}; there are: {', '.join(case.name for case in CASES)}")
-    bundles = _bundles(options.bundle)
-    rounds = 3 if options.quick else options.rounds
-    order = {case.name: position for position, case in enumerate(CASES)}
-    records = []
-    for _, group in groupby(sorted(cases, key=lambda case: repr(case.shape)), key=lambda case: case.shape):
-        records += run_shape(torch, list(group), bundles, rounds, {"family": options.family, "route": options.route})
-    records.sort(key=lambda record: order[record["name"]])
-    print("\n".join(table(records, list(bundles))))
-    document = {
-        "schema_version": 1, "device": torch.cuda.get_device_name(), "torch": torch.__version__, "cuda": torch.version.cuda,
-        "cudnn": torch.backends.cudnn.version(), "rounds": rounds, "family": options.family, "route": options.route,
-        "bundles": {label: bundle.metadata.version for label, bundle in bundles.items()}, "cases": records,
-    }
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-    for record in records:
-        for name, result in record["results"].items():
-            if "refused" in result and name in bundles:
-                print(f"{record['name']}: {name} refused: {result['refused']}")
+    parser.add_argument("--from", dest="source", type=Path, metavar="FILE", help="measure nothing: take the numbers from this JSON file")
+    parser.add_argument("--out", type=Path, help="JSON file to write (default: bench/results/kernels.json)")
+    parser.add_argument("--table", type=Path, help="write the tables as Markdown, too")
+    parser.add_argument("--plot", type=Path, help="write the roofline plot as SVG")
+    options = parser.parse_args(arguments)
+    try:
+        if options.source:
+            document = read(options.source)
+        else:
+            document = measured(options)
+            write(options.out or ROOT / "bench/results/kernels.json", json.dumps(document, indent=1) + "\n")
+        text = report.markdown(document)
+        print(text, end="")
+        if options.table:
+            write(options.table, text)
+        if options.plot:
+            write(options.plot, roofline.svg(document))
+    except BenchError as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -49,7 +49,7 @@ def measure(options: argparse.Namespace) -> None:
 
     import fmhaforge
     from bench.kernel_cases import CASES
-    from bench.kernels import run_shape
+    from bench.kernels import run_cases
 
     bundles, chosen = {}, {}
     for folder in sorted(path.parent for path in options.bundles.glob("*/tiles.json")):
@@ -65,7 +65,7 @@ def measure(options: argparse.Namespace) -> None:
         having = {label: bundle for label, bundle in bundles.items() if case.variant in chosen[label]}
         if len(having) < 2:
             continue
-        (result,) = run_shape(torch, [case], having, options.rounds, {"route": "cubin"})
+        (result,) = run_cases(torch, [case], having, options.rounds, {"route": "cubin"}, rivals=())
         records += _records(case, result["results"], {label: chosen[label][case.variant] for label in having})
     document = {"schema_version": SCHEMA_VERSION, "device": torch.cuda.get_device_name(), "rounds": options.rounds, "records": records}
     options.measurements.parent.mkdir(parents=True, exist_ok=True)

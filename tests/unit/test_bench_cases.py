@@ -43,3 +43,26 @@ def test_pairs_equal_the_mask_up_to_the_diagonal(case):
         begin[first : last + 1], end[first : last + 1] = first, last
     seen = visible(case.mask, rows, keys, case.seqlen, case.seqlen, WINDOW - 1, begin, end).sum()
     assert abs(seen - case.pairs) <= case.seqlen
+
+
+ANCHORED = """
+d128 causal 1x2048 32/8 | d128 causal 1x8192 32/8 | d128 causal 8x2048 32/8 | d128 causal 1x32768 32/8 | d128 causal 1x512 32/8
+d128 causal 8x2048 32/8 paged | d128 sliding 1024 8x2048 32/8 | d128 sliding 1024 8x2048 32/8 paged | d64 causal 8x2048 32/8
+d64 causal 8x512 32/8 small tile | d64 causal 8x512 32/8 large tile | d64 causal 1x16384 32/8 | d64 causal 8x2048 32/8 paged
+d64 sliding 1024 8x2048 32/8 | d256 causal 4x2048 16/8 | d256 causal 1x8192 16/8 | d256 causal 4x2048 16/8 paged
+d256 full 4x2048 16/8 padding | d512 causal 4x2048 16/1 | d512 causal 4x2048 16/1 paged | d64 full 4x4096 16/16 vit
+d72 full 4x4096 16/16 vit | d72 full 8x1024 16/16 vit | d80 full 4x4096 16/16 vit | d128 full 4x4096 16/16 vit
+d64 causal 2x4096 16/16 | d64 full 2x4096 16/16 vit | d80 full 2x4096 16/16 vit | d128 causal 2x4096 16/16 | d128 full 2x4096 16/16 vit
+d256 causal 2x4096 16/16 | d256 full 2x4096 16/16 padding
+"""
+
+
+def test_every_anchor_is_a_case_with_its_floor():
+    wanted = {name.strip() for line in ANCHORED.strip().splitlines() for name in line.split("|")}
+    assert {case.name for case in CASES if case.anchor.floor is not None} == wanted
+
+
+def test_compulsory_traffic_is_each_tensor_once():
+    case = next(case for case in CASES if case.name == "d256 causal 4x2048 16/8")
+    q, kv = 4 * 2048 * 16 * 256, 4 * 2048 * 8 * 256
+    assert case.bytes == 2 * (q + kv + kv + q)
