@@ -13,7 +13,7 @@ from typing import Any
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Int32, Int64
+from cutlass import Int32, Int64, Uint32
 
 from fmhaforge.fault_codes import K_PAGE, KV_LENGTH, Q_LENGTH, V_PAGE
 
@@ -25,7 +25,7 @@ PAGE_TOKENS = 128
 VECTOR = 8
 
 
-def _advance(pointer, offset):
+def advance(pointer, offset):
     """Pointer moved by a 64-bit element offset that keeps 16-byte alignment."""
     return pointer + cute.assume(offset, divby=VECTOR)
 
@@ -38,7 +38,7 @@ class Rows(Fixed):
     stride: Any
 
     def at(self, row):
-        return _advance(self.pointer, Int64(row) * self.stride)
+        return advance(self.pointer, Int64(row) * self.stride)
 
 
 @dataclass
@@ -85,8 +85,9 @@ class PagedKeys(Fixed):
             real = (page >= 0) & (page < self.num_flat_pages)
             self.report.require(real, code, entry, page)
             page, exist = select(real, page, Int32(0)), select(real, exist, Int32(0))
-        offset = Int64(page) * self.stride_page + Int64(first_key % PAGE_TOKENS) * self.stride_token
-        return _advance(self.pool, offset), exist
+        # A page that is followed is not negative, so there is no sign to extend.
+        offset = Int64(Uint32(page)) * self.stride_page + Int64(first_key % PAGE_TOKENS) * self.stride_token
+        return advance(self.pool, offset), exist
 
     def k_tile(self, first_key):
         return self._rows(0, first_key, K_PAGE)
@@ -129,12 +130,12 @@ def _aligned(stride):
 
 def _dense_rows(pointer, stride_batch, stride_seq, batch, head, head_dim):
     offset = Int64(batch) * stride_batch + Int64(head) * head_dim
-    return Rows(_advance(pointer, offset), _aligned(stride_seq))
+    return Rows(advance(pointer, offset), _aligned(stride_seq))
 
 
 def _packed_rows(pointer, stride_seq, start, head, head_dim):
     stride = _aligned(stride_seq)
-    return Rows(_advance(pointer, Int64(start) * stride + Int64(head) * head_dim), stride)
+    return Rows(advance(pointer, Int64(start) * stride + Int64(head) * head_dim), stride)
 
 
 def _table(pointer):
@@ -144,7 +145,7 @@ def _table(pointer):
 
 def _paged_keys(a, batch, kv_head, limit, report):
     pages = _table(a.page_list + Int64(batch) * a.page_list_stride_batch)
-    pool = _advance(a.kv_pool, Int64(kv_head) * a.pool_stride_head)
+    pool = advance(a.kv_pool, Int64(kv_head) * a.pool_stride_head)
     strides = a.page_list_stride_plane, _aligned(a.pool_stride_page), _aligned(a.pool_stride_token)
     return PagedKeys(pool, pages, *strides, limit, getattr(a, "num_flat_pages", None), report)
 

@@ -17,7 +17,7 @@ from cutlass import Float16, Int32
 from ...plans.ampere import geometry, kernel_parameters
 from .. import addressing
 from ..fault_report import FaultReport
-from ..masks import in_interval, make_mask
+from ..masks import SlidingCausalMask, in_interval, make_mask
 from ..ops import Fixed, reread, select
 from ..softmax import NEG_INF, OnlineSoftmax
 from . import epilogue
@@ -51,9 +51,12 @@ class Attention(Fixed):
         report = FaultReport(a.fault_report, batch, thread) if self.spec.checked else None
         return addressing.sequence(self.spec.operation, a, batch, head, self.spec.head_dim, report)
 
-    def load_tile(self, loader, target, rows, stride):
-        """Start the copy of a K or V tile: `rows` is (address, how many rows exist)."""
-        loader.load(target, rows[0], stride, self.g.n, rows[1])
+    def load_tile(self, loader, thread, target, rows, stride):
+        """Start `thread`'s part of the copy of a K or V tile: `rows` is (address, how many rows exist).
+
+        In the mainloop threads read their number anew: what they derive from it lives no longer than the copy.
+        """
+        loader.load(thread, target, rows[0], stride, self.g.n, rows[1])
 
     def first_row(self, tile):
         """First query row of a block. Under a causal mask the last rows see the most keys and go first, so that short tiles fill the tail."""
@@ -76,7 +79,7 @@ class Attention(Fixed):
         first_tile = low // g.n
         end_tile = select(low < high, (high + (g.n - 1)) // g.n, first_tile)
 
-        loader = TileLoader(shape, thread)
+        loader = TileLoader(shape)
         exchange = Exchange(g, storage)
         products = Products(shape, thread, s_q, s_k, s_v, exchange.probabilities)
         softmax = OnlineSoftmax(g.thread_rows, a.scale_log2, shape.shared_sums(storage, thread))
@@ -84,16 +87,18 @@ class Attention(Fixed):
         products.output.fill(0.0)
         keys, k_stride, v_stride = sequence.keys, *sequence.keys.strides
 
-        loader.load(s_q, sequence.q.at(first_row), sequence.q.stride, g.m, sequence.q_len - first_row)
+        loader.load(thread, s_q, sequence.q.at(first_row), sequence.q.stride, g.m, sequence.q_len - first_row)
         if first_tile < end_tile:
             first_key = first_tile * g.n
-            self.load_tile(loader, s_k, keys.k_tile(first_key), k_stride)
+            self.load_tile(loader, thread, s_k, keys.k_tile(first_key), k_stride)
         commit()
 
         for j in cutlass.range(first_tile, end_tile, unroll=1):
             first_key = j * g.n
+            # The page is looked up before the wait, so that both latencies are one.
+            v_rows = keys.v_tile(first_key)
             wait_for_copies()
-            self.load_tile(loader, s_v, keys.v_tile(first_key), v_stride)
+            self.load_tile(loader, reread("tid.x"), s_v, v_rows, v_stride)
             commit()
 
             products.score()
@@ -106,7 +111,7 @@ class Attention(Fixed):
             exchange.fetch_probabilities(products)
             next_key = first_key + g.n
             if j + 1 < end_tile:
-                self.load_tile(loader, s_k, keys.k_tile(next_key), k_stride)
+                self.load_tile(loader, reread("tid.x"), s_k, keys.k_tile(next_key), k_stride)
             commit()
             if cutlass.const_expr(not g.softmax_first):
                 self.weigh(softmax, products, exchange, thread)
@@ -143,16 +148,21 @@ class Attention(Fixed):
         scores = row_view(products.scores)
         row_in_tile, column = products.position(reread("tid.x"))
         first_row = self.first_row(reread("ctaid.y")) + row_in_tile
+        # Relative to this thread's first key of the tile.
+        first_key = first_key + column
+        windowed = isinstance(mask, SlidingCausalMask)
         for r in range(cute.size(scores, mode=[0])):
             row = first_row + products.row_offset(r)
-            intervals = [(mask.lower(row), mask.upper(row))]
+            low, high = mask.lower(row) - first_key, mask.upper(row) - first_key
             if mask.has_second_interval:
-                intervals.append(mask.second_interval(row))
-            # Relative to this thread's first key of the tile.
-            intervals = [(low - first_key - column, high - first_key - column) for low, high in intervals]
+                block_low, block_high = (end - first_key for end in mask.second_interval(row))
             for c in range(cute.size(scores, mode=[1])):
-                seen = [in_interval(Int32(products.column_offset(c)), low, high) for low, high in intervals]
-                scores[r, c] = select(seen[0] if len(seen) == 1 else seen[0] | seen[1], scores[r, c], NEG_INF)
+                key = Int32(products.column_offset(c))
+                # Without a window every interval begins with the first key, and one comparison with a constant is enough.
+                seen = in_interval(key, low, high) if windowed else key < high
+                if mask.has_second_interval:
+                    seen = seen | in_interval(key, block_low, block_high)
+                scores[r, c] = select(seen, scores[r, c], NEG_INF)
 
     def weigh(self, softmax, products, exchange, thread):
         """Scores to probabilities, and the correction of what was accumulated so far."""

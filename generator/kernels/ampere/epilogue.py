@@ -21,21 +21,19 @@ def normalise(products: Products, inverse_sums):
 @cute.jit
 def store(shape: TileShape, source, rows, first_row, row_limit, valid_rows, thread):
     """Store rows [0, m) of the staged tile at `rows` from `first_row` on; nothing at or past `row_limit`, zeros from `valid_rows` on."""
-    g, threads = shape.g, shape.load_threads
-    copy = shape.vector_copy()
-    part = copy.get_slice(thread)
-    src = part.partition_S(shape.walked(source.iterator, g.m, g.row_pitch))
-    dst = part.partition_D(shape.walked(rows.at(first_row), g.m, rows.stride))
+    g, copy, place = shape.g, shape.vector_copy(), shape.place(thread)
     # Threads without a unit of the row, or with one of the zeros past head_dim, store nothing.
     limit = row_limit
     if cutlass.const_expr(shape.idle_threads or shape.zero_units):
-        limit = select(thread % threads.per_row < g.head_dim // VECTOR, row_limit, Int32(0))
-    for i in cutlass.range_constexpr(cute.size(src, mode=[1])):
-        row = first_row + thread // threads.per_row + i * threads.rows
+        limit = select(place.unit < g.head_dim // VECTOR, row_limit, Int32(0))
+    sources, targets = place.walk(source.iterator, g.row_pitch, g.m), place.walk(rows.at(first_row), rows.stride, g.m)
+    for (step, src), (_, dst) in zip(sources, targets):
+        row = first_row + place.row + step
         if row < limit:
-            for k in cutlass.range_constexpr(cute.size(src, mode=[2])):
-                held = cute.make_rmem_tensor_like(src[None, i, k])
-                cute.copy(copy, src[None, i, k], held)
+            for unit in cutlass.range_constexpr(place.units):
+                staged = place.vector(src, unit)
+                held = cute.make_rmem_tensor_like(staged)
+                cute.copy(copy, staged, held)
                 if row >= valid_rows:
                     held.fill(0.0)
-                cute.copy(copy, held, dst[None, i, k])
+                cute.copy(copy, held, place.vector(dst, unit))

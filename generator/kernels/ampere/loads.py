@@ -15,42 +15,37 @@ from .tile import TileShape
 
 
 class TileLoader(Fixed):
-    """One thread's part in loading [rows, head_dim] tiles."""
+    """A block's copies of [rows, head_dim] tiles."""
 
-    def __init__(self, shape: TileShape, thread):
+    def __init__(self, shape: TileShape):
         self.shape = shape
         self.copy = shape.async_copy()
-        self.part = self.copy.get_slice(thread)
-        self.first_row = thread // shape.load_threads.per_row
-        self.unit = thread % shape.load_threads.per_row
 
     @cute.jit
-    def load(self, target, source, stride, rows: cutlass.Constexpr, row_limit):
-        """Start the copy of rows [0, rows) at `source` (row stride in elements) into the shared tile `target`.
+    def load(self, thread, target, source, stride, rows: cutlass.Constexpr, row_limit):
+        """Start `thread`'s part of the copy of rows [0, rows) at `source` (row stride in elements) into the shared tile `target`.
 
         Rows at or past `row_limit` (relative to the tile) become zeros and are not read.
         """
+        place = self.shape.place(thread)
         if cutlass.const_expr(self.shape.idle_threads):
-            if self.unit < self.shape.units:
-                self._load(target, source, stride, rows, row_limit)
+            if place.unit < self.shape.units:
+                self._load(place, target, source, stride, rows, row_limit)
         else:
-            self._load(target, source, stride, rows, row_limit)
+            self._load(place, target, source, stride, rows, row_limit)
 
-    def _load(self, target, source, stride, rows, row_limit):
-        shape, threads = self.shape, self.shape.load_threads
-        src = self.part.partition_S(shape.walked(source, rows, stride))
-        dst = self.part.partition_D(shape.walked(target.iterator, rows, shape.g.row_pitch))
-        row_steps, unit_steps = cute.size(dst, mode=[1]), cute.size(dst, mode=[2])
-        allowed = cute.make_rmem_tensor((1, row_steps, unit_steps), Boolean)
-        # Compared with constants: a row number per step would be a register per step throughout the mainloop.
-        rows_left = row_limit - self.first_row
-        for i in range(row_steps):
-            in_rows = rows_left > i * threads.rows
+    def _load(self, place, target, source, stride, rows, row_limit):
+        shape = self.shape
+        # Compared with constants: a row number per step would be a register per step.
+        rows_left = row_limit - place.row
+        allowed = cute.make_rmem_tensor((1, 1), Boolean)
+        sources, targets = place.walk(source, stride, rows), place.walk(target.iterator, shape.g.row_pitch, rows)
+        for (row, src), (_, dst) in zip(sources, targets):
+            allowed[0, 0] = rows_left > row
             if shape.zero_units:
-                in_rows = in_rows & (self.unit < shape.units - shape.zero_units)
-            for k in range(unit_steps):
-                allowed[0, i, k] = in_rows
-        cute.copy(self.copy, src, dst, pred=allowed)
+                allowed[0, 0] = (rows_left > row) & (place.unit < shape.units - shape.zero_units)
+            for unit in range(place.units):
+                cute.copy(self.copy, place.vector(src, unit), place.vector(dst, unit), pred=allowed)
 
 
 def commit():

@@ -10,7 +10,7 @@ import cutlass.cute as cute
 from cutlass import Float16
 
 from ..ops import Fixed
-from .tile import MMA_M, MMA_N, TileShape, matrix_load
+from .tile import MMA_M, MMA_N, TileShape, divide, matrix_load
 
 COLUMN_PIECES = 4
 
@@ -58,9 +58,10 @@ class Products(Fixed):
 
     def position(self, thread):
         """(row, column) in a tile of a thread's first accumulator element."""
-        warp, lane = thread // 32, thread % 32
-        row_warps = self.shape.g.row_warps
-        return warp % row_warps * MMA_M + lane // 4, warp // row_warps * MMA_N + lane % 4 * 2
+        warp, lane = divide(thread, 32)
+        column_group, row_warp = divide(warp, self.shape.g.row_warps)
+        row, pair = divide(lane, 4)
+        return row_warp * MMA_M + row, column_group * MMA_N + pair * 2
 
     def row_offset(self, row: int) -> int:
         """Tile row of this thread's row `row`, relative to its first."""

@@ -8,10 +8,11 @@ addresses (a row is a constant away from the next, which costs no address arithm
 from __future__ import annotations
 
 import cutlass.cute as cute
-from cutlass import Float16, Float32
+from cutlass import Float16, Float32, Int32, Int64, Uint32
 from cutlass.cute.nvgpu import cpasync, warp
 
 from ...plans.ampere import ELEMENT_BYTES, Geometry
+from ..addressing import advance
 from ..ops import Fixed
 
 VECTOR = 8  # fp16 elements in a 16-byte access
@@ -34,11 +35,9 @@ class TileShape(Fixed):
         layout = cute.make_layout((rows, columns), stride=(self.g.row_pitch, 1))
         return cute.make_tensor(storage + offset, layout)
 
-    def walked(self, pointer, rows: int, stride):
-        """[rows, columns] at a pointer as the copying threads walk over it: every thread has a column, used or not."""
-        per_row = self.load_threads.per_row
-        columns = -(-self.units // per_row) * per_row * VECTOR
-        return cute.make_tensor(pointer, cute.make_layout((rows, columns), stride=(stride, 1)))
+    def place(self, thread) -> "Place":
+        """Where a thread begins when the block walks over a tile."""
+        return Place(self, thread)
 
     def shared_sums(self, storage, thread):
         """This thread's row sums in shared memory (neighbouring threads in neighbouring banks), or None for registers."""
@@ -65,17 +64,47 @@ class TileShape(Fixed):
     def async_copy(self):
         """Global to shared past L1, 16 bytes a thread, zero-filled where the predicate is false."""
         mode = cpasync.LoadCacheMode.GLOBAL
-        return self._tiled(cute.make_copy_atom(cpasync.CopyG2SOp(cache_mode=mode), Float16, num_bits_per_copy=128))
+        return cute.make_copy_atom(cpasync.CopyG2SOp(cache_mode=mode), Float16, num_bits_per_copy=128)
 
     def vector_copy(self):
         """Shared to registers to global, 16 bytes a thread."""
-        return self._tiled(cute.make_copy_atom(cute.nvgpu.CopyUniversalOp(), Float16, num_bits_per_copy=128))
+        return cute.make_copy_atom(cute.nvgpu.CopyUniversalOp(), Float16, num_bits_per_copy=128)
 
-    def _tiled(self, atom):
-        t = self.load_threads
-        return cute.make_tiled_copy_tv(
-            atom, cute.make_layout((t.rows, t.per_row), stride=(t.per_row, 1)), cute.make_layout((1, VECTOR))
-        )
+
+class Place(Fixed):
+    """A thread's first 16-byte unit (row, unit of the row) of a tile that the block walks over; `units` are its units of a row.
+
+    Every thread has a unit, in the tile or past its last column.
+    """
+
+    def __init__(self, shape: TileShape, thread):
+        walk = shape.load_threads
+        self.row, self.unit = divide(thread, walk.per_row)
+        self.per_row, self.rows = walk.per_row, walk.rows
+        self.units = -(-shape.units // walk.per_row)
+
+    def walk(self, pointer, stride, rows: int) -> list:
+        """[(rows from this thread's first, address)] of the thread's part of the rows [0, rows) at `pointer` (row stride in elements).
+
+        Each address is the last one moved on: one addition, where an address from its row's number would cost three.
+        """
+        integer = Int64 if isinstance(stride, Int64) else Int32
+        row, unit = integer(Uint32(self.row)), integer(Uint32(self.unit))  # unsigned: no sign to extend
+        pointer = advance(pointer, row * stride + unit * VECTOR)
+        steps = []
+        for row in range(0, rows, self.rows):
+            steps.append((row, pointer))
+            pointer = advance(pointer, integer(stride) * self.rows)
+        return steps
+
+    def vector(self, pointer, unit: int):
+        """16 bytes of the thread's unit number `unit` of the row at `pointer`, as copies take them."""
+        return cute.make_tensor(pointer + unit * self.per_row * VECTOR, cute.make_layout(((VECTOR, 1), 1)))
+
+
+def divide(number, by: int):
+    """(quotient, remainder) of a number that is not negative and a power of two: a shift and a mask, whatever the compiler knows of the sign."""
+    return number >> (by.bit_length() - 1), number & (by - 1)
 
 
 def matrix_load(transpose: bool):
