@@ -24,17 +24,27 @@ def random_values(operation, rng):
     return values
 
 
+MAP_BASE = 16
+"""Where the base address stands in a tensor map of the stub driver."""
+
+
+def encoded_map(dtype, base, dims, strides_bytes, box, swizzle, l2_promotion):
+    """A tensor map as the stub driver encodes it, its arguments one after the other; words are the driver's numbers."""
+    encoded = bytearray(128)
+    for at, size, items in ((0, 4, (dtype, len(dims), swizzle, l2_promotion)), (MAP_BASE, 8, (base,)), (24, 8, dims), (64, 8, strides_bytes),
+                            (96, 4, box)):
+        for index, item in enumerate(items):
+            encoded[at + index * size:at + (index + 1) * size] = int(item).to_bytes(size, "little")
+    return bytes(encoded)
+
+
 class TensorMaps:
-    """Encodes a tensor map as the stub driver does: its arguments one after the other."""
+    """Encodes a tensor map as the stub driver does."""
 
     def tensor_map(self, dtype, base, dims, strides_bytes, box, swizzle, l2_promotion):
         swizzles, promotions = (0, 32, 64, 128), (0, 64, 128, 256)
-        encoded = bytearray(128)
-        numbers = ({"float16": 6, "int32": 3}[dtype], len(dims), swizzles.index(swizzle), promotions.index(l2_promotion))
-        for at, size, items in ((0, 4, numbers), (16, 8, (base,)), (24, 8, dims), (64, 8, strides_bytes), (96, 4, box)):
-            for index, item in enumerate(items):
-                encoded[at + index * size:at + (index + 1) * size] = int(item).to_bytes(size, "little")
-        return bytes(encoded)
+        return encoded_map({"float16": 6, "int32": 3}[dtype], base, dims, strides_bytes, box, swizzles.index(swizzle),
+                           promotions.index(l2_promotion))
 
 
 def expected_launch(row, values, device, sm_count, stream=0):

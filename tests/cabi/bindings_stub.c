@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A libcuda.so.1 with the functions that fmhaforge.driver calls. Each writes its arguments as a line to the file $STUB_LOG, so that the
-   test sees what the real cuda.bindings make of the runtime's calls. One device of SM 90; handles are fixed numbers. */
+   test sees what the real cuda.bindings make of the runtime's calls. One device of SM 86; handles are fixed numbers. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,8 +29,8 @@ static int fake_cuDeviceGetName(char* name, int size, int device) { snprintf(nam
 static int fake_cuDeviceGetAttribute(int* value, int attribute, int device)
 {
     enum { SM_COUNT = 16, MAJOR = 75, MINOR = 76, PAGEABLE = 88, SMEM_OPTIN = 97 };
-    *value = attribute == MAJOR ? 9 : attribute == SM_COUNT ? 132 : attribute == SMEM_OPTIN ? 232448 : 0;
-    return device || (*value == 0 && attribute != MINOR && attribute != PAGEABLE) ? INVALID_VALUE : SUCCESS;
+    *value = attribute == MAJOR ? 8 : attribute == MINOR ? 6 : attribute == SM_COUNT ? 132 : attribute == SMEM_OPTIN ? 101376 : 0;
+    return device || (*value == 0 && attribute != PAGEABLE) ? INVALID_VALUE : SUCCESS;
 }
 
 static int fake_cuCtxGetCurrent(uintptr_t* context) { *context = current; return SUCCESS; }

@@ -20,6 +20,7 @@ extern "C"
     cudaError_t cudaGetDeviceCount(int* count);
     cudaError_t cudaSetDevice(int device);
     cudaError_t cudaGetDevice(int* device);
+    cudaError_t cudaDeviceSynchronize();
     cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device);
     char const* cudaGetErrorName(cudaError_t error);
     char const* cudaGetErrorString(cudaError_t error);

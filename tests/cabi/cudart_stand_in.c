@@ -50,6 +50,11 @@ FUNCTION(cudaGetDevice, int* device)
     return SUCCESS;
 }
 
+FUNCTION(cudaDeviceSynchronize, void)
+{
+    return captured == NULL ? SUCCESS : STREAM_CAPTURE;
+}
+
 FUNCTION(cudaDeviceGetAttribute, int* value, int attribute, int device)
 {
     (void)device;

@@ -1,16 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs through the C library from the Python runtime, over a fake driver for Python and the stub driver for the library."""
 
+import ctypes
 import time
 
 import fmhaforge
+from arguments import MAP_BASE, encoded_map
 from fake_cuda import FakeCuda, FakeTensor
 from fmhaforge.driver import Driver
 from fmhaforge.clib import library_file
+from fmhaforge.launch import compiled
 from stub import Stub, fresh_library
 
 B, SQ, SK, HQ, HKV, D = 2, 100, 300, 8, 2, 128
 SCALE = 0.125
+
+
+class StubLikeCuda(FakeCuda):
+    """Encodes tensor maps as the stub driver does, so that both give the same bytes."""
+
+    def _encode_tiled(self, place, dtype, rank, address, dims, strides, box, element_strides, interleave, swizzle, promotion, fill):
+        status = super()._encode_tiled(place, dtype, rank, address, dims, strides, box, element_strides, interleave, swizzle, promotion, fill)
+        made = self.maps[-1]
+        ctypes.memmove(place, encoded_map(dtype, address, made["dims"], made["strides"], made["box"], swizzle, promotion), 128)
+        return status
 
 
 def _inputs(cuda):
@@ -19,15 +32,15 @@ def _inputs(cuda):
 
 
 def _opened(stub_path, bundle, sm=90):
-    cuda = FakeCuda(sm)
+    cuda = StubLikeCuda(sm)
     opened = fmhaforge.open(bundle, driver=Driver(cuda))
     opened._library = fresh_library(bundle / library_file())
     return Stub(stub_path, sm), cuda, opened
 
 
-def both_paths(stub_path, bundle_path):
+def both_paths(stub_path, bundle_path, sm):
     """The same call through cuda.bindings and through the library: two launches as (symbol, grid, block, smem, params)."""
-    stub, cuda, bundle = _opened(stub_path, bundle_path)
+    stub, cuda, bundle = _opened(stub_path, bundle_path, sm)
     inputs = _inputs(cuda)
     bundle.runner(HQ, HKV, D).run(*inputs, 0, SCALE)
     bundle.runner(HQ, HKV, D, library=True).run(*inputs, 0, SCALE)
@@ -37,9 +50,20 @@ def both_paths(stub_path, bundle_path):
             (library.symbol.split("@")[0], library.grid, library.block, library.smem_bytes, library.params))
 
 
-def prepared(stub_path, bundle_path):
-    """Prepare, launch three times with a changed address; seconds of a call; what an empty call and a wrong name give."""
-    stub, cuda, bundle = _opened(stub_path, bundle_path)
+def _place_of_q(plan):
+    """Where the address of q stands in the parameters of a plan: by itself, or in its tensor map."""
+    for param, offset in zip(plan.params, compiled(plan).offsets):
+        if param.map is not None and param.map.base == "q":
+            return offset + MAP_BASE
+        if param.value == "q":
+            return offset
+    raise AssertionError("no parameter holds q")
+
+
+def prepared(stub_path, bundle_path, sm):
+    """Prepare, launch three times with a changed address: counts before, parameters and where q stands in them, a refusal, seconds of a
+    call, and what an empty call gives."""
+    stub, cuda, bundle = _opened(stub_path, bundle_path, sm)
     runner, inputs = bundle.runner(HQ, HKV, D, library=True), _inputs(cuda)
     launch = runner.prepare("run", *inputs, 0, SCALE)
     before = stub.dll.stub_launch_count(), stub.calls("cuLibraryLoadData")
@@ -61,7 +85,7 @@ def prepared(stub_path, bundle_path):
         launch()
     seconds = (time.perf_counter() - begin) / 2000
     empty = tuple(FakeTensor(cuda, (0, *tensor.shape[1:])) for tensor in inputs[:4]) + (FakeTensor(cuda, (1,), "<i4"),)
-    return before, launches, refused, seconds, runner.prepare("run", *empty, 0, SCALE)
+    return before, launches, _place_of_q(launch.row.plan), refused, seconds, runner.prepare("run", *empty, 0, SCALE)
 
 
 def captured(stub_path, bundle_path):

@@ -60,10 +60,10 @@ def value_for(text, wanted):
 
 @pytest.mark.parametrize("axis", ["y", "z"])
 def test_grids_that_no_device_takes(stub_process, built, shared, axis):
-    row = next(row for row in built.metadata.rows if (row.variant, row.sm) == ("fmha_v2_d64", 90))
+    row = next(row for row in built.metadata.rows if (row.variant, row.sm) == ("fmha_v2_d64", 86))
     name, value = value_for(row.plan.grid["xyz".index(axis)], 65536)
     changes = {"batch": 1, "seqlen_q": 1, "num_q_heads": 1, "num_kv_heads": 1, name: value}
-    status, reason, launches, _ = stub_process(scenarios.launch_once, shared, built.metadata, "fmha_v2_d64", 90, changes)
+    status, reason, launches, _ = stub_process(scenarios.launch_once, shared, built.metadata, "fmha_v2_d64", 86, changes)
     assert (status, launches) == ("INVALID_ARGUMENT", 0)
     assert f"grid {axis} is 65536; it must lie in 1 .. 65535" in reason
 

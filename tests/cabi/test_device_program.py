@@ -147,6 +147,7 @@ def program(built, zig, stub_path, tmp_path_factory):
         """By run.sh the first time, alone afterwards."""
         command = [build / "device_program"] if build.exists() else ["bash", PROGRAM / "run.sh", bundle, artifact, out]
         done = subprocess.run(command, env={**settings, "BUILD": str(build), "STAND_IN_DEVICES": str(devices)}, capture_output=True, text=True, check=False)
+        assert (build / "device_program").exists(), done.stderr
         assert command[0] != "bash" or done.stdout == (out / "cpp.log").read_text(), done.stderr
         return done.returncode, done.stdout.splitlines()
     return run

@@ -23,17 +23,19 @@ def bundle_path(built, tmp_path_factory):
     return folder
 
 
-def test_both_paths_launch_the_same(stub_process, bundle_path):
-    python, library = stub_process(library_runs.both_paths, bundle_path)
+@pytest.mark.parametrize("sm", [86, 90])
+def test_both_paths_launch_the_same(stub_process, bundle_path, sm):
+    python, library = stub_process(library_runs.both_paths, bundle_path, sm)
     assert python[:4] == library[:4]
     assert python[4] == library[4].rstrip(b"") and len(python[4]) > 100
 
 
-def test_prepared_launches(stub_process, bundle_path):
-    before, launches, refused, seconds, empty = stub_process(library_runs.prepared, bundle_path)
+@pytest.mark.parametrize("sm", [86, 90])
+def test_prepared_launches(stub_process, bundle_path, sm):
+    before, launches, place, refused, seconds, empty = stub_process(library_runs.prepared, bundle_path, sm)
     assert before == (0, 1)
-    first, moved, back = ([struct.unpack_from("<Q", launch)[0]] for launch in launches)
-    assert first == back and moved == [first[0] + 256] and launches[0] == launches[2]
+    first, moved, back = (struct.unpack_from("<Q", launch, place)[0] for launch in launches)
+    assert first == back and moved == first + 256 and launches[0] == launches[2]
     assert "is not aligned to 16 bytes" in refused
     assert seconds < 50e-6 and empty is None
 

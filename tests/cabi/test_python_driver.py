@@ -55,7 +55,7 @@ def stub(tmp_path_factory, zig):
 @pytest.fixture(scope="module")
 def bundle_path(tmp_path_factory, manifest):
     """A bundle of one row."""
-    return make_bundle(tmp_path_factory.mktemp("bundle"), manifest, sms=[90], variants=["fmha_v2_d64_small"])
+    return make_bundle(tmp_path_factory.mktemp("bundle"), manifest, sms=[86], variants=["fmha_v2_d64_small"])
 
 
 def test_every_call(stub, bundle_path):
@@ -66,7 +66,7 @@ def test_every_call(stub, bundle_path):
     done = subprocess.run([sys.executable, "-c", CALLS, str(bundle_path)], capture_output=True, text=True, env=environment)
     assert done.stderr == ""
     assert done.stdout.splitlines() == [
-        "13000 1 Stub 0 90", "fmha_v2_d64_small", "DeviceError q: 0xbad0 is not memory that CUDA knows; give device memory",
+        "13000 1 Stub 0 86", "fmha_v2_d64_small", "DeviceError q: 0xbad0 is not memory that CUDA knows; give device memory",
         "DriverError cuLibraryLoadData failed: CUDA_ERROR_INVALID_PTX (218); ptxas says why", "True", "b'data'"]
     calls = log.read_text().splitlines()
     load = ["count 200", f"kernel {row.symbol} of 200", f"attribute 8 = {row.smem_bytes} of 300 on 0", "function of 300", "finish 400"]
