@@ -14,16 +14,6 @@ namespace
 
 constexpr int32_t kTOKENS_PER_PAGE = 128;
 
-struct Shape
-{
-    int32_t batch;
-    int32_t seqLenQ;
-    int32_t kvSeqLen;
-    int32_t numQHeads;
-    int32_t numKVHeads;
-    int32_t headDim;
-};
-
 //! The problem of one shape on the current device.
 fmhaforge_problem makeProblem(fmhaforge_operation operation, fmhaforge_mask mask, int32_t numQHeads, int32_t numKVHeads, int32_t headDim)
 {
@@ -83,10 +73,10 @@ void requirePointers(std::initializer_list<void const*> pointers)
     require(std::find(pointers.begin(), pointers.end(), nullptr) == pointers.end(), "a device pointer is null");
 }
 
-void requireShape(Shape const& shape)
+void requireExtents(fmhaforge_problem const& problem, int32_t batchSize, int32_t kvSeqLen)
 {
-    require(shape.batch > 0 && shape.seqLenQ > 0 && shape.kvSeqLen > 0, "batchSize, seqLenQ and kvSeqLen must be > 0");
-    require(shape.numQHeads > 0 && shape.numKVHeads > 0 && shape.numQHeads % shape.numKVHeads == 0,
+    require(batchSize > 0 && problem.seqlen_q > 0 && kvSeqLen > 0, "batchSize, seqLenQ and kvSeqLen must be > 0");
+    require(problem.num_q_heads > 0 && problem.num_kv_heads > 0 && problem.num_q_heads % problem.num_kv_heads == 0,
         "numQHeads and numKVHeads must be > 0, and numQHeads a multiple of numKVHeads");
 }
 
@@ -116,34 +106,54 @@ bool succeeded(fmhaforge_status status)
     return status == FMHAFORGE_OK;
 }
 
-//! Fill the strides of a packed [batch, seqlen, heads, headDim] tensor.
-void setStrides(int64_t& strideBatch, int64_t& strideSeq, int32_t seqLen, int32_t numHeads, int32_t headDim)
-{
-    strideSeq = static_cast<int64_t>(numHeads) * headDim;
-    strideBatch = strideSeq * seqLen;
-}
-
-//! What the operations with dense Q, K, V and O have in common.
+//! What every operation has: queries and output, whose rows are packed, heads and scale.
 template <typename Args>
-Args denseArgs(Shape const& shape, void const* q, void const* k, void const* v, void* o, int32_t const* cuKVSeqLens, float attentionScale)
+Args queryArgs(fmhaforge_problem const& problem, int32_t batchSize, void const* q, void* o, float attentionScale)
 {
     Args args{};
     args.size = sizeof args;
     args.q = q;
+    args.o = o;
+    args.batch = batchSize;
+    args.num_q_heads = problem.num_q_heads;
+    args.num_kv_heads = problem.num_kv_heads;
+    args.q_stride_seq = static_cast<int64_t>(problem.num_q_heads) * problem.head_dim;
+    args.o_stride_seq = args.q_stride_seq;
+    args.scale_log2 = scaleLog2(attentionScale);
+    return args;
+}
+
+//! The sequences of queries and output are problem.seqlen_q rows each.
+template <typename Args>
+void setQueryBatches(Args& args, fmhaforge_problem const& problem)
+{
+    args.seqlen_q = problem.seqlen_q;
+    args.q_stride_batch = args.q_stride_seq * problem.seqlen_q;
+    args.o_stride_batch = args.q_stride_batch;
+}
+
+//! The keys and values of an operation that has them apart, with packed rows.
+template <typename Args>
+void setKeysAndValues(Args& args, fmhaforge_problem const& problem, void const* k, void const* v)
+{
     args.k = k;
     args.v = v;
-    args.o = o;
+    args.k_stride_seq = static_cast<int64_t>(problem.num_kv_heads) * problem.head_dim;
+    args.v_stride_seq = args.k_stride_seq;
+}
+
+//! What the operations with dense Q, K, V and O have in common.
+template <typename Args>
+Args denseArgs(fmhaforge_problem const& problem, int32_t batchSize, int32_t kvSeqLen, void const* q, void const* k, void const* v, void* o,
+    int32_t const* cuKVSeqLens, float attentionScale)
+{
+    auto args = queryArgs<Args>(problem, batchSize, q, o, attentionScale);
+    setQueryBatches(args, problem);
+    setKeysAndValues(args, problem, k, v);
     args.cu_kv_seqlens = cuKVSeqLens;
-    args.batch = shape.batch;
-    args.seqlen_q = shape.seqLenQ;
-    args.seqlen_kv = shape.kvSeqLen;
-    args.num_q_heads = shape.numQHeads;
-    args.num_kv_heads = shape.numKVHeads;
-    setStrides(args.q_stride_batch, args.q_stride_seq, shape.seqLenQ, shape.numQHeads, shape.headDim);
-    setStrides(args.k_stride_batch, args.k_stride_seq, shape.kvSeqLen, shape.numKVHeads, shape.headDim);
-    setStrides(args.v_stride_batch, args.v_stride_seq, shape.kvSeqLen, shape.numKVHeads, shape.headDim);
-    setStrides(args.o_stride_batch, args.o_stride_seq, shape.seqLenQ, shape.numQHeads, shape.headDim);
-    args.scale_log2 = scaleLog2(attentionScale);
+    args.seqlen_kv = kvSeqLen;
+    args.k_stride_batch = args.k_stride_seq * kvSeqLen;
+    args.v_stride_batch = args.k_stride_batch;
     return args;
 }
 
@@ -158,37 +168,29 @@ struct Pool
 
 //! What the operations with a paged KV pool have in common; checks what the argument struct does not know.
 template <typename Args>
-Args pagedArgs(Shape const& shape, Pool const& pool, void const* q, void* o, int32_t const* cuQSeqLens, int32_t const* cuKVSeqLens,
-    float attentionScale, int32_t slidingWindowSize)
+Args pagedArgs(fmhaforge_problem const& problem, int32_t batchSize, int32_t kvSeqLen, Pool const& pool, void const* q, void* o,
+    int32_t const* cuQSeqLens, int32_t const* cuKVSeqLens, float attentionScale, int32_t slidingWindowSize)
 {
     requirePointers({q, pool.pages, pool.pageList, o, cuQSeqLens, cuKVSeqLens});
-    requireShape(shape);
+    requireExtents(problem, batchSize, kvSeqLen);
     require(pool.numFlatPages > 0 && pool.numFlatPages % 2 == 0 && pool.maxPagesPerSeq > 0,
         "numFlatPages must be > 0 and even, and maxPagesPerSeq > 0");
     require(pool.tokensPerPage == kTOKENS_PER_PAGE, "tokensPerPage must be 128");
-    require(static_cast<int64_t>(pool.maxPagesPerSeq) * pool.tokensPerPage == shape.kvSeqLen, "kvSeqLen must be maxPagesPerSeq * tokensPerPage");
+    require(static_cast<int64_t>(pool.maxPagesPerSeq) * pool.tokensPerPage == kvSeqLen, "kvSeqLen must be maxPagesPerSeq * tokensPerPage");
     require(slidingWindowSize >= 0, "slidingWindowSize must be >= 0, or INT_MAX for none");
-    Args args{};
-    args.size = sizeof args;
-    args.q = q;
+    auto args = queryArgs<Args>(problem, batchSize, q, o, attentionScale);
     args.kv_pool = pool.pages;
     args.page_list = pool.pageList;
-    args.o = o;
     args.cu_q_seqlens = cuQSeqLens;
     args.cu_kv_seqlens = cuKVSeqLens;
-    args.batch = shape.batch;
     args.max_pages = pool.maxPagesPerSeq;
     args.num_flat_pages = pool.numFlatPages;
-    args.num_q_heads = shape.numQHeads;
-    args.num_kv_heads = shape.numKVHeads;
     args.window_size_left = windowSizeLeft(slidingWindowSize);
-    args.q_stride_seq = static_cast<int64_t>(shape.numQHeads) * shape.headDim;
-    args.o_stride_seq = args.q_stride_seq;
-    args.pool_stride_head = shape.headDim;
-    setStrides(args.pool_stride_page, args.pool_stride_token, kTOKENS_PER_PAGE, shape.numKVHeads, shape.headDim);
+    args.pool_stride_head = problem.head_dim;
+    args.pool_stride_token = static_cast<int64_t>(problem.num_kv_heads) * problem.head_dim;
+    args.pool_stride_page = args.pool_stride_token * kTOKENS_PER_PAGE;
     args.page_list_stride_plane = pool.maxPagesPerSeq;
     args.page_list_stride_batch = 2 * args.page_list_stride_plane;
-    args.scale_log2 = scaleLog2(attentionScale);
     return args;
 }
 
@@ -292,38 +294,36 @@ bool CuteDslFMHAV2Runner::preflightViT(cudaStream_t stream)
 bool CuteDslFMHAV2Runner::run(void const* qPtr, void const* kPtr, void const* vPtr, void* oPtr, int32_t const* cuKVSeqLens,
     cudaStream_t stream, float attentionScale, int32_t slidingWindowSize)
 {
-    Shape const shape{mBatchSize, mSeqLenQ, mKVSeqLen, mNumQHeads, mNumKVHeads, mHeadDim};
-    auto args = denseArgs<fmhaforge_llm_args>(shape, qPtr, kPtr, vPtr, oPtr, cuKVSeqLens, attentionScale);
+    fmhaforge_problem const asked = problem(FMHAFORGE_OPERATION_LLM, causalMask(slidingWindowSize));
+    auto args = denseArgs<fmhaforge_llm_args>(asked, mBatchSize, mKVSeqLen, qPtr, kPtr, vPtr, oPtr, cuKVSeqLens, attentionScale);
     args.window_size_left = windowSizeLeft(slidingWindowSize);
-    return launch(problem(FMHAFORGE_OPERATION_LLM, causalMask(slidingWindowSize)), args, fmhaforge_launch_llm, stream) == FMHAFORGE_OK;
+    return launch(asked, args, fmhaforge_launch_llm, stream) == FMHAFORGE_OK;
 }
 
 bool CuteDslFMHAV2Runner::runPaged(void const* qPtr, void const* pagedKVPoolPtr, int32_t const* kvCachePageList, void* oPtr,
     int32_t const* cuQSeqLens, int32_t const* cuKVSeqLens, int32_t numFlatPages, int32_t maxPagesPerSeq, int32_t tokensPerPage,
     cudaStream_t stream, float attentionScale, int32_t slidingWindowSize)
 {
-    Shape const shape{mBatchSize, mSeqLenQ, mKVSeqLen, mNumQHeads, mNumKVHeads, mHeadDim};
+    fmhaforge_problem const asked = problem(FMHAFORGE_OPERATION_PAGED, causalMask(slidingWindowSize));
     Pool const pool{pagedKVPoolPtr, kvCachePageList, numFlatPages, maxPagesPerSeq, tokensPerPage};
-    auto args = pagedArgs<fmhaforge_paged_args>(shape, pool, qPtr, oPtr, cuQSeqLens, cuKVSeqLens, attentionScale, slidingWindowSize);
-    args.seqlen_q = mSeqLenQ;
-    args.q_stride_batch = args.q_stride_seq * mSeqLenQ;
-    args.o_stride_batch = args.q_stride_batch;
-    return succeeded(launch(problem(FMHAFORGE_OPERATION_PAGED, causalMask(slidingWindowSize)), args, fmhaforge_launch_paged, stream));
+    auto args = pagedArgs<fmhaforge_paged_args>(
+        asked, mBatchSize, mKVSeqLen, pool, qPtr, oPtr, cuQSeqLens, cuKVSeqLens, attentionScale, slidingWindowSize);
+    setQueryBatches(args, asked);
+    return succeeded(launch(asked, args, fmhaforge_launch_paged, stream));
 }
 
 bool CuteDslFMHAV2Runner::runPagedRagged(void const* qPtr, void const* pagedKVPoolPtr, int32_t const* kvCachePageList, void* oPtr,
     int32_t const* cuQSeqLens, int32_t const* cuKVSeqLens, int32_t totalQSeqLen, int32_t maxQSeqLen, int32_t numFlatPages,
     int32_t maxPagesPerSeq, int32_t tokensPerPage, cudaStream_t stream, float attentionScale, int32_t slidingWindowSize)
 {
-    Shape const shape{mBatchSize, maxQSeqLen, mKVSeqLen, mNumQHeads, mNumKVHeads, mHeadDim};
-    Pool const pool{pagedKVPoolPtr, kvCachePageList, numFlatPages, maxPagesPerSeq, tokensPerPage};
     require(totalQSeqLen > 0, "totalQSeqLen must be > 0");
-    auto args
-        = pagedArgs<fmhaforge_paged_ragged_args>(shape, pool, qPtr, oPtr, cuQSeqLens, cuKVSeqLens, attentionScale, slidingWindowSize);
-    args.total_seqlen_q = totalQSeqLen;
-    args.max_seqlen_q = maxQSeqLen;
     fmhaforge_problem asked = problem(FMHAFORGE_OPERATION_PAGED_RAGGED, causalMask(slidingWindowSize));
     asked.seqlen_q = maxQSeqLen;
+    Pool const pool{pagedKVPoolPtr, kvCachePageList, numFlatPages, maxPagesPerSeq, tokensPerPage};
+    auto args = pagedArgs<fmhaforge_paged_ragged_args>(
+        asked, mBatchSize, mKVSeqLen, pool, qPtr, oPtr, cuQSeqLens, cuKVSeqLens, attentionScale, slidingWindowSize);
+    args.total_seqlen_q = totalQSeqLen;
+    args.max_seqlen_q = maxQSeqLen;
     return succeeded(launch(asked, args, fmhaforge_launch_paged_ragged, stream));
 }
 
@@ -336,49 +336,37 @@ bool CuteDslFMHAV2Runner::runPadding(void const* qPtr, void const* kPtr, void co
     {
         return false; // the head dimension or the device, before any precondition
     }
-    Shape const shape{mBatchSize, mSeqLenQ, mKVSeqLen, mNumQHeads, mNumKVHeads, mHeadDim};
+    fmhaforge_problem const asked = problem(FMHAFORGE_OPERATION_PADDING, FMHAFORGE_MASK_PADDING);
     requirePointers({qPtr, kPtr, vPtr, oPtr, cuQSeqLens, cuKVSeqLens});
-    requireShape(shape);
-    auto args = denseArgs<fmhaforge_padding_args>(shape, qPtr, kPtr, vPtr, oPtr, cuKVSeqLens, attentionScale);
+    requireExtents(asked, mBatchSize, mKVSeqLen);
+    auto args = denseArgs<fmhaforge_padding_args>(asked, mBatchSize, mKVSeqLen, qPtr, kPtr, vPtr, oPtr, cuKVSeqLens, attentionScale);
     args.cu_q_seqlens = cuQSeqLens;
-    return succeeded(fmhaforge_launch_padding(row, &args, stream));
+    return succeeded(launch(asked, args, fmhaforge_launch_padding, stream));
 }
 
 bool CuteDslFMHAV2Runner::runVisionBlock(void const* qPtr, void const* kPtr, void const* vPtr, void* oPtr, int32_t const* cuKVSeqLens,
     int32_t const* blockBegin, int32_t const* blockEnd, cudaStream_t stream, float attentionScale, int32_t slidingWindowSize)
 {
-    Shape const shape{mBatchSize, mSeqLenQ, mKVSeqLen, mNumQHeads, mNumKVHeads, mHeadDim};
-    auto args = denseArgs<fmhaforge_vision_block_args>(shape, qPtr, kPtr, vPtr, oPtr, cuKVSeqLens, attentionScale);
+    fmhaforge_problem const asked = problem(FMHAFORGE_OPERATION_VISION_BLOCK, FMHAFORGE_MASK_VISION_BLOCK);
+    auto args
+        = denseArgs<fmhaforge_vision_block_args>(asked, mBatchSize, mKVSeqLen, qPtr, kPtr, vPtr, oPtr, cuKVSeqLens, attentionScale);
     args.block_begin = blockBegin;
     args.block_end = blockEnd;
     args.block_stride_batch = mSeqLenQ;
     args.window_size_left = slidingWindowSize >= 0 ? windowSizeLeft(slidingWindowSize) : FMHAFORGE_NO_WINDOW;
-    return launch(problem(FMHAFORGE_OPERATION_VISION_BLOCK, FMHAFORGE_MASK_VISION_BLOCK), args, fmhaforge_launch_vision_block, stream)
-        == FMHAFORGE_OK;
+    return launch(asked, args, fmhaforge_launch_vision_block, stream) == FMHAFORGE_OK;
 }
 
 bool CuteDslFMHAV2Runner::run(void const* qPtr, void const* kPtr, void const* vPtr, void* oPtr, int32_t const* cuSeqLens,
     int32_t totalSeqLen, int32_t maxSeqLen, int32_t batchSize, cudaStream_t stream, float attentionScale)
 {
-    fmhaforge_vit_args args{};
-    args.size = sizeof args;
-    args.q = qPtr;
-    args.k = kPtr;
-    args.v = vPtr;
-    args.o = oPtr;
-    args.cu_seqlens = cuSeqLens;
-    args.batch = batchSize;
-    args.total_seqlen = totalSeqLen;
-    args.max_seqlen = maxSeqLen;
-    args.num_q_heads = mNumQHeads;
-    args.num_kv_heads = mNumKVHeads;
-    args.q_stride_seq = static_cast<int64_t>(mNumQHeads) * mHeadDim;
-    args.k_stride_seq = static_cast<int64_t>(mNumKVHeads) * mHeadDim;
-    args.v_stride_seq = args.k_stride_seq;
-    args.o_stride_seq = args.q_stride_seq;
-    args.scale_log2 = scaleLog2(attentionScale);
     fmhaforge_problem asked = problem(FMHAFORGE_OPERATION_VIT, FMHAFORGE_MASK_BIDIRECTIONAL);
     asked.seqlen_q = maxSeqLen;
+    auto args = queryArgs<fmhaforge_vit_args>(asked, batchSize, qPtr, oPtr, attentionScale);
+    setKeysAndValues(args, asked, kPtr, vPtr);
+    args.cu_seqlens = cuSeqLens;
+    args.total_seqlen = totalSeqLen;
+    args.max_seqlen = maxSeqLen;
     return launch(asked, args, fmhaforge_launch_vit, stream) == FMHAFORGE_OK;
 }
 
