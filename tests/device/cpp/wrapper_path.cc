@@ -3,6 +3,7 @@
 #include "path.h"
 
 #include <map>
+#include <type_traits>
 
 namespace device_test
 {
@@ -32,16 +33,18 @@ constexpr int32_t kSM_COUNT = 132;
 
 thread_local std::string gReason;
 
+//! Rows as a wrapper wants them: in batches (three extents) or packed (two).
 template <typename T>
-T rows3(Tensor const& tensor, Buffer<Half> const& buffer)
+T rows(Tensor const& tensor, Buffer<Half> const& buffer)
 {
-    return {first(buffer), {tensor.outer, tensor.rows, tensor.heads}, {tensor.outerStride, tensor.rowStride}};
-}
-
-template <typename T>
-T rows2(Tensor const& tensor, Buffer<Half> const& buffer)
-{
-    return {first(buffer), {tensor.rows, tensor.heads}, {tensor.rowStride}};
+    if constexpr (std::extent_v<decltype(T::dynamic_shapes)> == 3)
+    {
+        return {first(buffer), {tensor.outer, tensor.rows, tensor.heads}, {tensor.outerStride, tensor.rowStride}};
+    }
+    else
+    {
+        return {first(buffer), {tensor.rows, tensor.heads}, {tensor.rowStride}};
+    }
 }
 
 template <typename T>
@@ -77,19 +80,40 @@ int32_t windowOf(Case const& made)
     return made.mask == Mask::causal ? FMHAFORGE_NO_WINDOW : made.window;
 }
 
+//! Call a wrapper that takes Q, K, V and O, and then `rest`.
+template <typename M, typename Q, typename K, typename V, typename O, typename... Rest>
+int32_t callApart(int32_t (*wrapper)(M*, Q*, K*, V*, O*, Rest...), M* module, DeviceProblem const& p, std::common_type_t<Rest>... rest)
+{
+    auto q = rows<Q>(p.host.q, p.q);
+    auto k = rows<K>(p.host.k, p.k);
+    auto v = rows<V>(p.host.v, p.v);
+    auto o = rows<O>(p.host.o, p.o);
+    return wrapper(module, &q, &k, &v, &o, rest...);
+}
+
+//! Call a wrapper that takes Q, a pool of pages and its page list, O and both prefix sums, and then `rest`.
+template <typename M, typename Q, typename P, typename L, typename O, typename CQ, typename CK, typename... Rest>
+int32_t callPaged(
+    int32_t (*wrapper)(M*, Q*, P*, L*, O*, CQ*, CK*, Rest...), M* module, DeviceProblem const& p, std::common_type_t<Rest>... rest)
+{
+    auto q = rows<Q>(p.host.q, p.q);
+    auto pages = pool<P>(p);
+    auto list = pageList<L>(p);
+    auto o = rows<O>(p.host.o, p.o);
+    auto cuQ = offsets<CQ>(p.cuQ, p.host.made);
+    auto cuKv = offsets<CK>(p.cuKv, p.host.made);
+    return wrapper(module, &q, &pages, &list, &o, &cuQ, &cuKv, rest...);
+}
+
 struct L14
 {
     template <typename M, typename Q, typename K, typename V, typename O, typename C>
     static int32_t call(int32_t (*wrapper)(M*, Q*, K*, V*, O*, C*, int32_t, float, float, float, float, float, int32_t, cudaStream_t), M* module,
         DeviceProblem const& p, cudaStream_t stream)
     {
-        Problem const& h = p.host;
-        auto q = rows3<Q>(h.q, p.q);
-        auto k = rows3<K>(h.k, p.k);
-        auto v = rows3<V>(h.v, p.v);
-        auto o = rows3<O>(h.o, p.o);
-        auto cuKv = offsets<C>(p.cuKv, h.made);
-        return wrapper(module, &q, &k, &v, &o, &cuKv, windowOf(h.made), h.made.scale, 1.0F, 1.0F, 1.0F, 1.0F, kSM_COUNT, stream);
+        auto cuKv = offsets<C>(p.cuKv, p.host.made);
+        return callApart(
+            wrapper, module, p, &cuKv, windowOf(p.host.made), p.host.made.scale, 1.0F, 1.0F, 1.0F, 1.0F, kSM_COUNT, stream);
     }
 };
 
@@ -100,50 +124,29 @@ struct B16
         int32_t (*wrapper)(M*, Q*, K*, V*, O*, C*, B*, E*, int32_t, float, float, float, float, float, int32_t, cudaStream_t), M* module,
         DeviceProblem const& p, cudaStream_t stream)
     {
-        Problem const& h = p.host;
-        auto q = rows3<Q>(h.q, p.q);
-        auto k = rows3<K>(h.k, p.k);
-        auto v = rows3<V>(h.v, p.v);
-        auto o = rows3<O>(h.o, p.o);
-        auto cuKv = offsets<C>(p.cuKv, h.made);
-        auto begin = intervals<B>(p.blockBegin, h.made);
-        auto end = intervals<E>(p.blockEnd, h.made);
-        return wrapper(
-            module, &q, &k, &v, &o, &cuKv, &begin, &end, windowOf(h.made), h.made.scale, 1.0F, 1.0F, 1.0F, 1.0F, kSM_COUNT, stream);
+        auto cuKv = offsets<C>(p.cuKv, p.host.made);
+        auto begin = intervals<B>(p.blockBegin, p.host.made);
+        auto end = intervals<E>(p.blockEnd, p.host.made);
+        return callApart(wrapper, module, p, &cuKv, &begin, &end, windowOf(p.host.made), p.host.made.scale, 1.0F, 1.0F, 1.0F, 1.0F,
+            kSM_COUNT, stream);
     }
 };
 
 struct P11
 {
-    template <typename M, typename Q, typename P, typename L, typename O, typename CQ, typename CK>
-    static int32_t call(int32_t (*wrapper)(M*, Q*, P*, L*, O*, CQ*, CK*, int32_t, float, int32_t, cudaStream_t), M* module,
-        DeviceProblem const& p, cudaStream_t stream)
+    template <typename Wrapper, typename M>
+    static int32_t call(Wrapper* wrapper, M* module, DeviceProblem const& p, cudaStream_t stream)
     {
-        Problem const& h = p.host;
-        auto q = rows3<Q>(h.q, p.q);
-        auto pages = pool<P>(p);
-        auto list = pageList<L>(p);
-        auto o = rows3<O>(h.o, p.o);
-        auto cuQ = offsets<CQ>(p.cuQ, h.made);
-        auto cuKv = offsets<CK>(p.cuKv, h.made);
-        return wrapper(module, &q, &pages, &list, &o, &cuQ, &cuKv, windowOf(h.made), h.made.scale, kSM_COUNT, stream);
+        return callPaged(wrapper, module, p, windowOf(p.host.made), p.host.made.scale, kSM_COUNT, stream);
     }
 };
 
 struct R12
 {
-    template <typename M, typename Q, typename P, typename L, typename O, typename CQ, typename CK>
-    static int32_t call(int32_t (*wrapper)(M*, Q*, P*, L*, O*, CQ*, CK*, int32_t, int32_t, float, int32_t, cudaStream_t), M* module,
-        DeviceProblem const& p, cudaStream_t stream)
+    template <typename Wrapper, typename M>
+    static int32_t call(Wrapper* wrapper, M* module, DeviceProblem const& p, cudaStream_t stream)
     {
-        Problem const& h = p.host;
-        auto q = rows2<Q>(h.q, p.q);
-        auto pages = pool<P>(p);
-        auto list = pageList<L>(p);
-        auto o = rows2<O>(h.o, p.o);
-        auto cuQ = offsets<CQ>(p.cuQ, h.made);
-        auto cuKv = offsets<CK>(p.cuKv, h.made);
-        return wrapper(module, &q, &pages, &list, &o, &cuQ, &cuKv, h.made.seqlenQ, windowOf(h.made), h.made.scale, kSM_COUNT, stream);
+        return callPaged(wrapper, module, p, p.host.made.seqlenQ, windowOf(p.host.made), p.host.made.scale, kSM_COUNT, stream);
     }
 };
 
@@ -153,14 +156,9 @@ struct N10
     static int32_t call(int32_t (*wrapper)(M*, Q*, K*, V*, O*, CQ*, CK*, float, int32_t, cudaStream_t), M* module, DeviceProblem const& p,
         cudaStream_t stream)
     {
-        Problem const& h = p.host;
-        auto q = rows3<Q>(h.q, p.q);
-        auto k = rows3<K>(h.k, p.k);
-        auto v = rows3<V>(h.v, p.v);
-        auto o = rows3<O>(h.o, p.o);
-        auto cuQ = offsets<CQ>(p.cuQ, h.made);
-        auto cuKv = offsets<CK>(p.cuKv, h.made);
-        return wrapper(module, &q, &k, &v, &o, &cuQ, &cuKv, h.made.scale, h.made.numKvHeads, stream);
+        auto cuQ = offsets<CQ>(p.cuQ, p.host.made);
+        auto cuKv = offsets<CK>(p.cuKv, p.host.made);
+        return callApart(wrapper, module, p, &cuQ, &cuKv, p.host.made.scale, p.host.made.numKvHeads, stream);
     }
 };
 
@@ -170,13 +168,9 @@ struct V12
     static int32_t call(int32_t (*wrapper)(M*, Q*, K*, V*, O*, C*, int32_t, float, float, float, int32_t, cudaStream_t), M* module,
         DeviceProblem const& p, cudaStream_t stream)
     {
-        Problem const& h = p.host;
-        auto q = rows2<Q>(h.q, p.q);
-        auto k = rows2<K>(h.k, p.k);
-        auto v = rows2<V>(h.v, p.v);
-        auto o = rows2<O>(h.o, p.o);
-        auto cu = offsets<C>(p.cuKv, h.made);
-        return wrapper(module, &q, &k, &v, &o, &cu, h.made.seqlenQ, fmhaforge_scale_log2(h.made.scale), h.made.scale, 1.0F, kSM_COUNT, stream);
+        auto cu = offsets<C>(p.cuKv, p.host.made);
+        return callApart(wrapper, module, p, &cu, p.host.made.seqlenQ, fmhaforge_scale_log2(p.host.made.scale), p.host.made.scale, 1.0F,
+            kSM_COUNT, stream);
     }
 };
 
