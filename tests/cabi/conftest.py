@@ -88,8 +88,9 @@ def cxx(zig):
 def stub_path(tmp_path_factory, zig):
     """The stub libcuda.so.1, compiled."""
     folder = tmp_path_factory.mktemp("stub")
-    zig.compile(HOST, ("-shared", "-fPIC", "-O1", "-fno-sanitize=all", "-Wall", "-Wextra", "-Werror", "-Wl,-soname,libcuda.so.1", "-lpthread",
-                       "-o", str(folder / "libcuda.so.1"), str(HERE / "stub_cuda.c")), folder)
+    sources = (str(HERE / f"stub_{part}.c") for part in ("steering", "devices", "kernels"))
+    zig.compile(HOST, ("-shared", "-fPIC", "-fvisibility=hidden", "-O1", "-fno-sanitize=all", "-Wall", "-Wextra", "-Werror",
+                       "-Wl,-soname,libcuda.so.1", "-lpthread", "-o", str(folder / "libcuda.so.1"), *sources), folder)
     return folder / "libcuda.so.1"
 
 
