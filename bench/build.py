@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[1]
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from generator.report import table  # noqa: E402 - the tree is put on the path first
+from generator.tables import table  # noqa: E402 - the tree is put on the path first
 
 COPIED = ("SConstruct", "LICENSE", "requirements.lock", "variants.yaml", "generator", "runtime", "tests/device/ledger.json")
 EDITED_VARIANT = "fmha_v2_d64_small"

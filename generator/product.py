@@ -12,7 +12,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Iterator
 
-from generator import archive, bundle, ledger, metadata, provenance, sources, toolchain
+from generator import archive, bundle, ledger, metadata, provenance, sources, toolchain, unchanged
 from generator.buildplan import module_digests
 from generator.bundle import BundlePlace
 from generator.cache import Store
@@ -59,6 +59,7 @@ class BundleProduct:
         self.session = session
         self.place = place
         self.provenance = provenance.describe(ROOT)
+        self._before = unchanged.products(session.build_dir)
         for host in session.options.hosts:
             session.other_keys[self._product(self.code_object(host))] = partial(self._code_cache_key, host)
             for path in self.library_paths(host):
@@ -122,28 +123,39 @@ class BundleProduct:
         return toolchain.digest_of([compiler.version, compiler.digest, archive.source_date_epoch(), self.session.options.edge_llm or (),
                                     sources.digests(sources.closure(ROOT, EDGE_LLM_MODULES)), _folder_digests(RENDER_INPUTS)])
 
-    def installed(self) -> set[str]:
-        """The files that the installed bundle's SHA256SUMS lists, and itself; empty when there is no bundle."""
+    def installed(self) -> dict[str, str]:
+        """The files that the installed bundle's SHA256SUMS lists, with their digests; empty when there is no bundle."""
         try:
-            listed = (self.place.folder / archive.SUMS).read_text(encoding="utf-8").splitlines()
+            lines = (self.place.folder / archive.SUMS).read_text(encoding="utf-8").splitlines()
         except (OSError, ValueError):
-            return set()
-        return {line.partition("  ")[2] for line in listed} | {archive.SUMS}
+            return {}
+        return {path: digest for digest, _, path in (line.partition("  ") for line in lines)}
 
     def is_intact(self) -> bool:
-        """Whether the installed bundle has exactly the files that it lists. True when there is no bundle."""
+        """Whether the installed bundle holds exactly the files that it lists. True when there is no bundle."""
         listed = self.installed()
         present = {os.path.relpath(os.path.join(folder, name), self.place.folder)
                    for folder, _, names in os.walk(self.place.folder) for name in names}
-        return not listed or present == listed
+        return not listed or present == listed.keys() | {archive.SUMS} and all(map(self._is_listed_file, listed.items())) and not self.is_touched(
+            self.place.archive)
+
+    def _is_listed_file(self, listed: tuple[str, str]) -> bool:
+        path, digest = listed
+        place = self.place.folder / path
+        return str(place) in self._before.kept or hashlib.sha256(place.read_bytes()).hexdigest() == digest
+
+    def is_touched(self, *paths: Path) -> bool:
+        """Whether somebody changed or removed one of these products, or something below them, since the last whole build."""
+        tops = tuple(map(str, paths))
+        return any(path == top or path.startswith(top + os.sep) for path in self._before.touched for top in tops)
 
     def leftovers(self) -> list[str]:
         """What `scons -c` removes besides the nodes: the bundle's files, and the records and reports of the build folder.
 
         The C compiler's own cache stays: it is no product, and takes long to fill.
         """
-        records = [self.session.build_dir / name for name in ("state", "log", "tmp", "cabi", "blocks", "imports.json", "report.json", "trace.json")]
-        return [str(self.place.folder / path) for path in sorted(self.installed())] + [str(path) for path in records if path.exists()]
+        records = [self.session.build_dir / name for name in ("state", "log", "tmp", "cabi", "blocks", "imports.json", unchanged.STAMP, "report.json", "trace.json")]
+        return [str(self.place.folder / path) for path in sorted((*self.installed(), archive.SUMS))] + [str(path) for path in records if path.exists()]
 
     def remove_empty_folders(self) -> None:
         """Removes the folders that `scons -c` left empty."""

@@ -3,52 +3,22 @@
 
 from __future__ import annotations
 
-import json
-import os
 import resource
 import time
-from typing import Any, Iterable, Sequence
+from typing import Any, Iterable
 
 import generator  # noqa: F401 - makes fmhaforge importable
 from fmhaforge.version import __version__
 from generator.canonical import canonical_json, write_whole
 from generator.product import BundleProduct
-from generator.progress import Event, Failure, clock
+from generator.progress import Event, Failure
 from generator.session import Session
+from generator.tables import describe_bundle, table
 
 
 def version() -> str:
     """The version of the bundles that this tree builds."""
     return __version__
-
-
-def table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """A plain text table; columns whose cells are all numbers are right-aligned."""
-    cells = [[str(cell) for cell in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(header, *cells)]
-    numeric = [bool(cells) and all(cell.replace(",", "").replace(".", "").isdigit() for cell in column) for column in zip(*cells)] or [False] * len(widths)
-    lines = []
-    for line in [list(header), ["-" * width for width in widths], *cells]:
-        lines.append("  ".join(cell.rjust(width) if right else cell.ljust(width) for cell, width, right in zip(line, widths, numeric)).rstrip())
-    return "\n".join(lines)
-
-
-def rows_table(document: dict[str, Any]) -> str:
-    """The rows of a bundle's metadata with their resources."""
-    return table(("variant", "sm", "family", "registers", "spill B", "smem B", "cubin B", "validated"),
-                 [(row["variant"], row["sm"], row["family"], row["registers"], row["spill_bytes"], row["smem_bytes"] + row["static_smem_bytes"],
-                   f"{row['cubin_bytes']:,}", "yes" if row["validated"] else "no") for row in document["rows"]])
-
-
-def totals(document: dict[str, Any], archive_bytes: int, seconds: float) -> str:
-    """One line about the whole bundle."""
-    rows = document["rows"]
-    kernels = len({row["ptx_sha256"] for row in rows})
-    variants = len({row["variant"] for row in rows})
-    sms = len({row["sm"] for row in rows})
-    size = sum(row["cubin_bytes"] for row in rows)
-    return (f"{len(rows)} rows ({variants} variants, {sms} SMs), {kernels} kernels, {size / 1e6:.1f} MB of cubins, archive {archive_bytes / 1e6:.1f} MB, "
-            f"{clock(seconds)} min")
 
 
 def failures_table(failures: Iterable[Failure]) -> str:
@@ -111,9 +81,4 @@ def conclude(session: Session, product: BundleProduct, succeeded: bool) -> None:
     if progress.failures:
         progress.say("\n" + failures_table(progress.failures))
     elif succeeded and not session.options.shard:
-        document = json.loads((product.place.folder / "metadata.json").read_bytes())
-        seconds = time.monotonic() - progress.began
-        progress.say("\n" + rows_table(document) + "\n\n" + totals(document, os.path.getsize(product.place.archive), seconds))
-        if not document["validated"]:
-            progress.say("NOT VALIDATED: the numerics ledger does not know every kernel (allow_unvalidated=1)")
-        progress.say(f"bundle: {product.place.folder}\narchive: {product.place.archive}")
+        progress.say(describe_bundle(product.place.folder, product.place.archive, time.monotonic() - progress.began))

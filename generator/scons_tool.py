@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Mapping
 
@@ -19,7 +20,7 @@ import SCons.Node
 import SCons.Script
 import SCons.SConsign
 
-from generator import buildplan, farm, manifest, options, report, sources
+from generator import buildplan, farm, manifest, options, report, sources, toolchain, unchanged
 from generator.bundle import BundlePlace
 from generator.buildplan import BuildPlan
 from generator.options import Options
@@ -230,11 +231,17 @@ def declare(env: Any, session: Session, product: BundleProduct) -> dict[str, lis
     env.Clean(edge_llm, str(product.edge_llm_sums.parent))
     if not product.is_intact():
         env.AlwaysBuild(bundle)
+    if product.is_touched(product.c_folder, product.rendered_list):
+        env.AlwaysBuild(rendered)
+    env.AlwaysBuild([node for node in codes + libraries if product.is_touched(Path(node.get_abspath()))])
     return {"ptx": traced, "cubins": cubins, "libraries": rendered + codes + libraries, "bundle": bundle, "edge-llm": edge_llm}
 
 
-def build(env: Any, arguments: Mapping[str, str], explain_flag: bool) -> dict[str, list]:
-    """The whole of SConstruct's work: options, plan, nodes, and what happens at the end."""
+def build(env: Any, arguments: Mapping[str, str], explain_flag: bool, seen: unchanged.Seen | None) -> dict[str, list]:
+    """The whole of SConstruct's work: options, plan, nodes, and what happens at the end.
+
+    `seen` is how the inputs looked before anything was read, when this is a build of the whole bundle: for the next one, that may find it unchanged.
+    """
     opts = read_options(arguments, explain_flag)
     plan = plan_build(opts)
     progress = Progress(opts.progress)
@@ -251,7 +258,7 @@ def build(env: Any, arguments: Mapping[str, str], explain_flag: bool) -> dict[st
     nodes = declare(env, session, product)
     progress.total = expected(nodes, SCons.Script.COMMAND_LINE_TARGETS)
     SCons.Script.Progress(visited(session))
-    atexit.register(finish, session, product, nodes["bundle"])
+    atexit.register(finish, session, product, nodes["bundle"], seen)
     return nodes
 
 
@@ -275,15 +282,20 @@ def begin(session: Session) -> None:
     """Takes the build folder, or stops with the reason."""
     try:
         session.begin()
+        unchanged.forget(session.build_dir)
     except OSError as error:
         stop(OSError(f"the build folder {session.build_dir} cannot be written ({error.strerror}); choose another with build_dir=DIR"))
 
 
-def finish(session: Session, product: BundleProduct, bundle: list) -> None:
+def finish(session: Session, product: BundleProduct, bundle: list, seen: unchanged.Seen | None) -> None:
     """Runs at the end, however the build went: the tables, the reports, and the farm's end."""
+    made = bool(bundle) and all(node.get_state() in (SCons.Node.executed, SCons.Node.up_to_date) for node in bundle)
+    acted = SCons.Action.execute_actions and not SCons.Script.GetOption("clean")
+    if acted and made and seen is not None and not session.progress.failures:
+        with suppress(OSError):  # it only saves time
+            unchanged.remember(seen, unchanged.Place(product.place.folder, product.place.archive), toolchain.witnesses())
     session.end()
-    if SCons.Script.GetOption("clean"):
+    if acted:
+        report.conclude(session, product, made)
+    elif SCons.Script.GetOption("clean"):
         product.remove_empty_folders()
-    elif SCons.Action.execute_actions:
-        made = [node.get_state() in (SCons.Node.executed, SCons.Node.up_to_date) for node in bundle]
-        report.conclude(session, product, bool(made) and all(made))

@@ -120,6 +120,13 @@ def trace_distributions() -> tuple[Distribution, ...]:
     return tuple(distribution(name) for name in TRACE_DISTRIBUTIONS)
 
 
+def witnesses() -> tuple[Path, ...]:
+    """What changes when a tool is installed, removed or replaced: the folders that packages are installed into, and the executables."""
+    names = (*TRACE_DISTRIBUTIONS, *(name for name, _ in ASSEMBLERS.values()), COMPILER_DISTRIBUTION[0])
+    folders = {Path(str(_installed(name).locate_file(""))) for name in names}
+    return (*sorted(folders), *map(assembler_path, ASSEMBLERS), compiler_path())
+
+
 def python_minor() -> str:
     """The running Python's minor version, such as `3.11`."""
     return f"{sys.version_info.major}.{sys.version_info.minor}"

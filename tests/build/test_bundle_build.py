@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import time
 
 import pytest
 
@@ -140,6 +141,67 @@ def test_nothing_to_do_and_a_lost_file(built, tmp_path):
     run = tree.good(*ARGUMENTS)
     assert len(run.tasks("bundle")) == 1 and run.tasks("compile") == []
     assert contents(tree.folder / BUNDLE) == before
+
+
+def test_an_untouched_build_is_known_by_its_files(built, tmp_path):
+    """Without SCons's own record everything would be built again; it is not even opened."""
+    tree = copy(built, tmp_path)
+    tree.good(*ARGUMENTS)
+    (tree.folder / "build/sconsign.dblite").unlink()
+    before = contents(tree.folder / "dist")
+    for arguments in ((), ("bundle", "-k"), ("explain=1", "-j1")):
+        run = tree.good(*ARGUMENTS, *arguments)
+        assert run.tasks("trace") == run.tasks("bundle") == [] and "6 rows (3 variants, 2 SMs), 3 kernels" in run.out
+    assert contents(tree.folder / "dist") == before and not (tree.folder / "build/sconsign.dblite").exists()
+
+
+def rewritten(path, old, new):
+    """Changes a file's content, but not its size, and its date only where Python would take old bytecode for the new source."""
+    status, data = path.stat(), path.read_bytes()
+    assert old in data and len(old) == len(new)
+    path.write_bytes(data.replace(old, new))
+    if path.suffix != ".py":
+        os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+CHANGED_INPUTS = [
+    ("variants.yaml", b"n: 32", b"n: 64", {"trace": 1, "assemble": 2, "compile": 2, "bundle": 1}),
+    ("generator/kernels/fake_b.py", b'"b"', b'"c"', {"trace": 1, "assemble": 2, "compile": 1, "bundle": 1}),
+    ("generator/csrc/ff_load.c", b"loaded on", b"placed on", {"render": 1, "compile": 2, "bundle": 1}),
+    ("generator/bundle.py", b"Collects", b"Gathers ", {"bundle": 1}),
+    ("LICENSE", b"License", b"license", {"bundle": 1}),
+]
+CHANGED_PRODUCTS = [
+    (f"{BUNDLE}/cubins/sm_90/fake_d64.cubin", b"ELF", b"elf", {"bundle": 1}),
+    (f"{BUNDLE}/lib/x86_64/libfmhaforge.so.0", b"ELF", b"elf", {"bundle": 1}),
+    (f"{BUNDLE}.tar.xz", b"7zXZ", b"7zxz", {"bundle": 1}),
+    ("build/lib/x86_64/libfmhaforge.so", b"ELF", b"elf", {"compile": 1}),
+    ("build/lib/x86_64/code.o", b"ELF", b"elf", {"compile": 1}),
+    ("build/cabi/src/ff_load.c", b"SPDX", b"spdx", {"render": 1}),
+    ("build/cabi/include/fmhaforge.h", b"SPDX", b"spdx", {"render": 1}),
+]
+
+
+def tasks_of(run):
+    """Action -> how many tasks of it were done, but for those that were not."""
+    counts = {action: len([line for line in run.out.splitlines() if line.startswith("[") and line.split("]", 1)[1].split()[0] == action])
+              for action in ("trace", "assemble", "render", "compile", "bundle")}
+    return {action: count for action, count in counts.items() if count}
+
+
+@pytest.mark.parametrize("path, old, new, tasks", CHANGED_INPUTS + CHANGED_PRODUCTS)
+def test_content_decides_in_every_file_of_a_bundle(built, tmp_path, path, old, new, tasks):
+    tree = copy(built, tmp_path)
+    tree.good(*ARGUMENTS)
+    time.sleep(0.2)  # a file that changed just before a build is not vouched for
+    tree.good(*ARGUMENTS)
+    good = contents(tree.folder / "dist")
+    assert (tree.folder / "build/unchanged.json").exists()
+    rewritten(tree.folder / path, old, new)
+    assert tasks_of(tree.good(*ARGUMENTS)) == tasks | ({"render": 1} if path == "variants.yaml" or "kernels" in path else {})
+    if (path, old, new, tasks) in CHANGED_PRODUCTS:
+        assert contents(tree.folder / "dist") == good
+    assert tasks_of(tree.good(*ARGUMENTS)) == {}
 
 
 def test_the_code_is_compiled_apart_from_the_cubins(built, tmp_path):

@@ -5,6 +5,7 @@ import pickle
 import random
 
 import pytest
+import yaml
 
 from generator import manifest, strict_yaml
 from generator.strict_yaml import ManifestError, Mapping, Scalar, Sequence
@@ -192,3 +193,23 @@ def test_random_damage_gives_a_typed_error_or_a_document(sample_text):
             assert error.message and error.remedy and error.column >= 1
             assert 1 <= error.line <= text.count("\n") + 2
     assert refused > 200
+
+
+def test_both_parsers_of_pyyaml_agree(sample_text, monkeypatch):
+    """On a damaged manifest, too: the same document with every place in it, or the same error."""
+    pieces = ["[", "{", "]", "}", "- ", ": ", "? ", "|", ">", "'", '"', "#", "%", "@", "\n", "\\", "\r\n", "  ", ":", ",", "-", "a:b", "\xe9", "&a ", "*a"]
+    rng = random.Random(2)
+    documents = 0
+    for _ in range(150):
+        start = rng.randrange(len(sample_text))
+        text = sample_text[:start] + rng.choice(pieces) + sample_text[start + rng.choice([0, 1, 3]):]
+        found = []
+        for fast in (True, False):
+            monkeypatch.setattr(yaml, "__with_libyaml__", fast)
+            try:
+                found.append(strict_yaml.parse(text.encode(), "f.yaml"))
+            except ManifestError as error:
+                found.append(str(error))
+        assert found[0] == found[1], text
+        documents += not isinstance(found[0], str)
+    assert 20 < documents < 130
