@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 WINDOW = 1024
 """Keys that a query of the sliding cases sees, itself included."""
@@ -140,3 +140,15 @@ CASES: tuple[BenchCase, ...] = (
     _vit(64, 2, 4096, Anchor(floor=488)), _vit(80, 2, 4096, Anchor(floor=503)), _vit(128, 2, 4096, Anchor(floor=703)),
 )
 """Every case, in the order of the table."""
+
+
+def _other_shapes(case: BenchCase) -> list[BenchCase]:
+    """Shapes unlike that of `case`: a short and a long one if a small tile is chosen by length, else one long sequence."""
+    shapes = ((1, 512), (32, 256)) if case.note.endswith("small tile") else ((8, 1024),) if case.operation == "vit" else ((1, 8192),)
+    return [replace(case, batch=batch, seqlen=seqlen, anchor=Anchor()) for batch, seqlen in shapes]
+
+
+_ONCE = [case for case in CASES if sum(other.variant == case.variant for other in CASES) == 1]
+
+TUNING_CASES: tuple[BenchCase, ...] = (*CASES, *(other for case in _ONCE for other in _other_shapes(case)))
+"""The cases that tiles are chosen by: at least two shapes for every variant."""

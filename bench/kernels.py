@@ -25,6 +25,7 @@ sys.path[:0] = [str(ROOT / "runtime"), str(ROOT)]
 
 from bench import device_state, report, roofline  # noqa: E402
 from bench import kernel_contenders as contenders  # noqa: E402
+from bench.errors import BenchError  # noqa: E402
 from bench.kernel_cases import CASES, BenchCase  # noqa: E402
 from bench.timing import Timing, Work, measure  # noqa: E402
 
@@ -39,18 +40,14 @@ REST_SHARE, LONGEST_REST = 0.5, 1.0
 FIELDS = ("name", "variant", "operation", "head_dim", "mask", "batch", "seqlen", "num_q_heads", "num_kv_heads", "note", "flops", "bytes")
 
 
-class BenchError(Exception):
-    """The benchmark cannot be run, or its records cannot be read: the message says why and what to do."""
-
-
 def run_cases(torch: Any, cases: Sequence[BenchCase], bundles: Mapping[str, Any], rounds: int, options: Mapping[str, Any],
               rivals: Sequence[str] = RIVALS, watch: device_state.Watch = device_state.Watch(None)) -> list[dict[str, Any]]:
-    """A record for each case, in the order of CASES. Cases of one shape are measured side by side, with a rest after each shape."""
+    """A record for each case, in their order. Cases of one shape are measured side by side, with a rest after each shape."""
     records = []
     for _, group in groupby(sorted(cases, key=lambda case: repr(case.shape)), key=lambda case: case.shape):
         records += run_shape(torch, list(group), bundles, rounds, options, rivals, watch)
         torch.cuda.empty_cache()
-    order = {case.name: position for position, case in enumerate(CASES)}
+    order = {case.name: position for position, case in enumerate(cases)}
     return sorted(records, key=lambda record: order[record["name"]])
 
 
@@ -115,7 +112,10 @@ def open_bundles(given: Sequence[str] | None, sm: int) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for text in given:
         label, _, folder = text.rpartition("=")
-        bundle = fmhaforge.open(folder)
+        try:
+            bundle = fmhaforge.open(folder)
+        except (fmhaforge.FmhaForgeError, OSError) as error:
+            raise BenchError(f"--bundle {text}: {error}") from error
         label = label or label_of((row.family for row in bundle.metadata.rows if row.sm == sm), found)
         if label in found or label in RIVALS:
             raise BenchError(f"--bundle {text}: the label {label!r} is taken; choose another")

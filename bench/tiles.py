@@ -13,21 +13,31 @@ from typing import Any
 
 import yaml
 
+from bench.errors import BenchError
 from generator.families import FAMILY_RULES, Tile, TileError
-from generator.model import Manifest
+from generator.model import Manifest, Variant
 
 SCHEMA_VERSION = 1
+BASE = "base"
+"""In a file of candidates: the tile that the variant has where no override says otherwise."""
+
+MARGIN = 1.01
+"""A tile replaces the manifest's only if it is faster by more than this factor: less may be chance, and every change costs a validation."""
+
 WIDTH = 140
 """Columns that an entry of the manifest is wrapped at."""
 
 
-class TilesError(ValueError):
+class TilesError(BenchError):
     """Candidates or measurements that cannot be used: the message names the place and the remedy."""
 
 
 @dataclass(frozen=True)
 class Candidates:
-    """Tiles to compare per variant, for one SM and family. The order is that of the file."""
+    """Tiles to compare per variant, for one SM and family: the manifest's own first, if it has one of that family, then those of the file.
+
+    A variant that has nothing but the manifest's own is left out.
+    """
 
     sm: int
     family: str
@@ -48,45 +58,67 @@ def read_candidates(path: Path, manifest: Manifest) -> Candidates:
     document = yaml.safe_load(path.read_text(encoding="utf-8"))
     if document.get("schema_version") != SCHEMA_VERSION:
         raise TilesError(f"{path}: schema_version is {document.get('schema_version')!r}, this reads {SCHEMA_VERSION}")
-    rule = FAMILY_RULES[document["family"]]
-    head_dims = {variant.name: variant.head_dim for variant in manifest.variants if not variant.checked}
+    sm, family = document["sm"], document["family"]
+    variants = {variant.name: variant for variant in manifest.variants if not variant.checked}
+    own = present(manifest, sm, family)
     found: dict[str, tuple[Tile, ...]] = {}
     for number, entry in enumerate(document["candidates"]):
         where = f"{path}: candidates[{number}]"
         for pattern in entry["variants"]:
-            names = [name for name in head_dims if fnmatchcase(name, pattern)]
+            names = [name for name in variants if fnmatchcase(name, pattern)]
             if not names:
                 raise TilesError(f"{where}: {pattern!r} matches no variant; correct or remove it")
             for name in names:
                 if name in found:
                     raise TilesError(f"{where}: {name} has candidates already; let only one entry match it")
-                found[name] = tuple(_tile(rule, values, head_dims[name], where) for values in entry["tiles"])
-    return Candidates(document["sm"], document["family"], found)
+                listed = (_tile(family, values, variants[name], where) for values in entry["tiles"])
+                found[name] = tuple(dict.fromkeys((*([own[name]] if name in own else []), *listed)))
+    return Candidates(sm, family, {name: tiles for name, tiles in found.items() if tiles != (own.get(name),)})
 
 
-def _tile(rule, values: Mapping[str, int], head_dim: int, where: str) -> Tile:
+def present(manifest: Manifest, sm: int, family: str) -> dict[str, Tile]:
+    """The manifest's tiles for an SM, of the variants that it builds with that family there."""
+    return {row.variant.name: row.tile for row in manifest.rows(sms=[sm]) if row.family.name == family}
+
+
+def _tile(family: str, values: Mapping[str, int] | str, variant: Variant, where: str) -> Tile:
+    if values == BASE:
+        if variant.family.name != family:
+            raise TilesError(f"{where}: the base tile of {variant.name} is of family {variant.family.name}, not {family}; give a tile instead")
+        return variant.tile
     try:
-        return rule.tile(values, head_dim)
+        return FAMILY_RULES[family].tile(values, variant.head_dim)
     except TileError as error:
         raise TilesError(f"{where}: {error}") from None
 
 
-def winners(records: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, int]]:
+def winners(records: Iterable[Mapping[str, Any]], own: Mapping[str, Mapping[str, int]]) -> dict[str, dict[str, int]]:
     """The best tile of each variant: highest geometric mean of TFLOP/s over the cases that all its tiles were measured in.
 
+    The manifest's own tile stays unless another is better by MARGIN.
+
     :param records: {variant, case, tile, tflops} each
-    :raises TilesError: when a variant's tiles have no case in common
+    :param own: the manifest's tiles (`present`); may lack variants
+    :raises TilesError: when a variant's tiles have no case in common, or its own tile was not measured
     """
-    speeds: dict[str, dict[tuple, dict[str, float]]] = {}
+    measured: dict[str, dict[frozenset, dict[str, float]]] = {}
+    written = {}
     for record in records:
-        tile = tuple(sorted(record["tile"].items()))
-        speeds.setdefault(record["variant"], {}).setdefault(tile, {})[record["case"]] = record["tflops"]
+        tile = frozenset(record["tile"].items())
+        written[tile] = dict(record["tile"])
+        measured.setdefault(record["variant"], {}).setdefault(tile, {})[record["case"]] = record["tflops"]
     best = {}
-    for variant, tiles in speeds.items():
+    for variant, tiles in measured.items():
         cases = set.intersection(*(set(cases) for cases in tiles.values()))
         if not cases:
             raise TilesError(f"{variant}: no case was measured with every tile; measure again")
-        best[variant] = dict(max(tiles, key=lambda tile: math.fsum(math.log(tiles[tile][case]) for case in cases)))
+        means = {tile: math.fsum(math.log(speeds[case]) for case in cases) / len(cases) for tile, speeds in tiles.items()}
+        if variant in own:
+            kept = frozenset(own[variant].items())
+            if kept not in means:
+                raise TilesError(f"{variant}: the manifest's tile {dict(own[variant])} was not measured; build and measure again")
+            means[kept] += math.log(MARGIN)
+        best[variant] = written[max(means, key=means.__getitem__)]
     return best
 
 

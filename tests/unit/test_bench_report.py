@@ -6,12 +6,15 @@ import re
 import xml.etree.ElementTree as ElementTree
 from types import SimpleNamespace
 
+import fmhaforge
 import pytest
 from fake_clock import FakeClock
+from runtime_fixtures import bundle_path  # noqa: F401
 
 from bench import goals, kernels, report, roofline
 from bench import kernel_contenders as contenders
 from bench.device_state import State, Watch
+from bench.errors import BenchError
 from bench.kernel_cases import CASES
 
 DENSE, PAGED = "d128 causal 8x2048 32/8", "d128 causal 8x2048 32/8 paged"
@@ -211,3 +214,42 @@ def test_labels_come_from_the_families():
     assert kernels.label_of(["hopper", "hopper"], {}) == "hopper"
     assert kernels.label_of(["ampere", "hopper"], {}) == "mixed"
     assert kernels.label_of(["hopper"], {"hopper": 1, "hopper2": 2}) == "hopper3"
+
+
+def test_a_whole_run_writes_its_files(monkeypatch, tmp_path, bundle_path, capsys):
+    """Only the contenders and the device are made up: a real bundle is opened, and is named by the family of its kernels."""
+    sm = fmhaforge.open(bundle_path).metadata.rows[0].sm
+    family = {row.family for row in fmhaforge.open(bundle_path).metadata.rows if row.sm == sm}.pop()
+    bench = Bench(monkeypatch, {(DENSE, label): speed for label, speed in ((family, 600.0), ("old", 400.0), ("cudnn", 500.0))})
+    monkeypatch.setattr(contenders, "ours", lambda torch, bundle, case, tensors, **options: (bench.make(case, labels.pop(0)), family))
+    labels = [family, "old"]
+    bench.clock.__version__, bench.clock.version = "2.11", SimpleNamespace(cuda="13.0")
+    bench.clock.backends = SimpleNamespace(cudnn=SimpleNamespace(version=lambda: 91900))
+    bench.clock.cuda.current_device = lambda: 0
+    bench.clock.cuda.get_device_properties = lambda device: SimpleNamespace(name="a GPU", major=sm // 10, minor=sm % 10, multi_processor_count=132)
+    monkeypatch.setattr(kernels, "torch_with_device", lambda: bench.clock)
+    out = tmp_path / "new" / "results.json"
+    arguments = ["--bundle", str(bundle_path), "--against", f"old={bundle_path}", "--cases", DENSE, "--rounds", "4", "--out", str(out),
+                 "--plot", str(tmp_path / "p.svg")]
+    assert kernels.main(arguments) == 0
+    document = json.loads(out.read_text(encoding="utf-8"))
+    assert capsys.readouterr().out == report.markdown(document) and (tmp_path / "p.svg").read_text(encoding="utf-8") == roofline.svg(document)
+    assert [series["label"] for series in document["series"]] == [family, "old"] and document["rounds"] == 4
+    assert document["device"] | {"driver": None} == {
+        "name": "a GPU", "sm": sm, "sm_count": 132, "driver": None, "torch": "2.11", "cuda": "13.0", "cudnn": 91900}
+    assert {name: result.get("tflops") for name, result in document["cases"][0]["results"].items()} == {
+        family: 600.0, "old": 400.0, "flash": None, "cudnn": 500.0}
+
+
+def test_a_label_is_taken_once(bundle_path):
+    with pytest.raises(BenchError, match="the label 'mine' is taken"):
+        kernels.open_bundles([f"mine={bundle_path}", f"mine={bundle_path}"], 80)
+    with pytest.raises(BenchError, match="the label 'flash' is taken"):
+        kernels.open_bundles([f"flash={bundle_path}"], 80)
+
+
+def test_a_bundle_that_cannot_be_opened_is_one_line(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(kernels, "torch_with_device", lambda: None)
+    monkeypatch.setattr(kernels, "device_of", lambda torch: ({"sm": 90}, Watch(None)))
+    assert kernels.main(["--bundle", str(tmp_path / "none")]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1

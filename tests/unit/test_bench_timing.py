@@ -106,3 +106,45 @@ def test_without_nvml_the_watch_says_why(monkeypatch):
     watch = device_state.watch("GPU-0")
     watch()
     assert watch.take() is None and "libnvidia-ml.so.1" in watch.problem and watch.driver is None
+
+
+class FakeNvml:
+    """NVML's functions, which fill in what they are given a pointer to."""
+
+    def __init__(self, values, refused=None):
+        self.values, self.refused = values, refused
+
+    def __getattr__(self, name):
+        def function(*arguments):
+            if name == self.refused:
+                return 3
+            value = self.values.get((name, arguments[1]) if name == "nvmlDeviceGetClockInfo" else name)
+            if name == "nvmlSystemGetDriverVersion":
+                arguments[0].value = value
+            elif value is not None:
+                arguments[-1]._obj.value = value
+            return 0
+        return function
+
+
+NVML = {
+    "nvmlSystemGetDriverVersion": b"580.159.03", ("nvmlDeviceGetClockInfo", 1): 1755, ("nvmlDeviceGetClockInfo", 2): 3201,
+    "nvmlDeviceGetPowerUsage": 612_345, "nvmlDeviceGetTemperature": 55, "nvmlDeviceGetCurrentClocksThrottleReasons": 4,
+}
+
+
+def test_states_are_read_through_nvml(monkeypatch):
+    monkeypatch.setattr(device_state.ctypes, "CDLL", lambda name: FakeNvml(NVML))
+    watch = device_state.watch("GPU-0")
+    watch()
+    assert watch.driver == "580.159.03" and not watch.problem
+    assert watch.take() == {"sm_mhz": 1755, "lowest_sm_mhz": 1755, "memory_mhz": 3201, "power_w": 612.345, "temperature_c": 55,
+                            "throttle": "0x4", "readings": 1}
+
+
+@pytest.mark.parametrize("refused", ("nvmlInit_v2", "nvmlDeviceGetHandleByUUID", "nvmlDeviceGetPowerUsage"))
+def test_what_nvml_refuses_is_told(monkeypatch, refused):
+    monkeypatch.setattr(device_state.ctypes, "CDLL", lambda name: FakeNvml(NVML, refused))
+    watch = device_state.watch("GPU-0")
+    watch()
+    assert watch.take() is None and watch.problem == f"{refused} gives NVML error 3"

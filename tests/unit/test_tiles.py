@@ -52,9 +52,9 @@ def test_an_unknown_variant_is_refused(text):
         tiles.with_tiles(text, 90, "hopper", {"fmha_v2_d999": TILE})
 
 
-def test_every_candidate_fits_its_variant(text, manifest):
-    candidates = tiles.read_candidates(ROOT / "bench/tile_candidates.yaml", manifest)
-    assert set(candidates.tiles) == {variant.name for variant in manifest.variants if not variant.checked}
+@pytest.mark.parametrize("name", ("tile_candidates.yaml", "ampere_tiles.yaml"))
+def test_every_candidate_fits_its_variant(text, manifest, name):
+    candidates = tiles.read_candidates(ROOT / "bench" / name, manifest)
     for number in range(candidates.rounds):
         chosen = candidates.of_round(number)
         parsed = manifests.parse(tiles.with_tiles(text, candidates.sm, candidates.family, chosen).encode())
@@ -66,12 +66,36 @@ def test_every_candidate_fits_its_variant(text, manifest):
     ("{variants: [fmha_v2_d999], tiles: []}", "matches no variant"),
     ("{variants: [fmha_v2_d128, fmha_v2_d12*], tiles: []}", "has candidates already"),
     ("{variants: [fmha_v2_d128], tiles: [{m: 128, n: 128, consumers: 3}]}", "consumers"),
+    ("{variants: [fmha_v2_d128], tiles: [base]}", "the base tile of fmha_v2_d128 is of family ampere"),
 ))
 def test_bad_candidates_are_refused(tmp_path, manifest, entry, message):
     path = tmp_path / "candidates.yaml"
     path.write_text(f"schema_version: 1\nsm: 90\nfamily: hopper\ncandidates:\n  - {entry}\n", encoding="utf-8")
     with pytest.raises(tiles.TilesError, match=message):
         tiles.read_candidates(path, manifest)
+
+
+def test_the_manifests_own_tile_is_the_first_candidate(manifest):
+    candidates = tiles.read_candidates(ROOT / "bench/tile_candidates.yaml", manifest)
+    own = tiles.present(manifest, 90, "hopper")
+    assert set(own) == {variant.name for variant in manifest.variants if not variant.checked}
+    assert set(candidates.tiles) == {name for name in own if manifest_head_dim(manifest, name) != 512}
+    for name, compared in candidates.tiles.items():
+        assert compared[0] == own[name] and 2 <= len(compared) == len(set(compared))
+    assert len(candidates.of_round(0)) == len(candidates.tiles) and candidates.of_round(candidates.rounds) == {}
+
+
+def test_the_ampere_bundle_has_every_variant_with_its_base_tile(manifest):
+    candidates = tiles.read_candidates(ROOT / "bench/ampere_tiles.yaml", manifest)
+    variants = [variant for variant in manifest.variants if not variant.checked]
+    assert candidates.rounds == 1 and set(candidates.tiles) == {variant.name for variant in variants}
+    for variant in variants:
+        tile, = candidates.tiles[variant.name]
+        assert tile == (variant.tile if variant.head_dim != 512 else variant.build_for(100).tile)
+
+
+def manifest_head_dim(manifest, name):
+    return next(variant.head_dim for variant in manifest.variants if variant.name == name)
 
 
 def _record(variant, case, n, tflops):
@@ -84,11 +108,23 @@ def test_the_winner_has_the_best_geometric_mean():
         _record("a", "long", 128, 420.0), _record("a", "short", 128, 90.0),  # mean 194
         _record("b", "long", 64, 1.0), _record("b", "long", 32, 2.0),
     ]
-    assert tiles.winners(records) == {"a": {"n": 64}, "b": {"n": 32}}
+    assert tiles.winners(records, {}) == {"a": {"n": 64}, "b": {"n": 32}}
+
+
+@pytest.mark.parametrize("speed, wins", ((100.9, 64), (101.2, 128)))
+def test_the_manifests_tile_stays_unless_another_is_clearly_faster(speed, wins):
+    records = [_record("a", case, n, value) for case in ("long", "short") for n, value in ((64, 100.0), (128, speed))]
+    assert tiles.winners(records, {"a": {"n": 64}}) == {"a": {"n": wins}}
+    assert tiles.winners(records, {}) == {"a": {"n": 128}}
+
+
+def test_the_manifests_tile_must_have_been_measured():
+    with pytest.raises(tiles.TilesError, match="a: the manifest's tile {'n': 32} was not measured"):
+        tiles.winners([_record("a", "long", 64, 10.0)], {"a": {"n": 32}})
 
 
 def test_only_cases_of_all_tiles_count():
     records = [_record("a", "long", 64, 10.0), _record("a", "long", 128, 11.0), _record("a", "short", 64, 900.0)]
-    assert tiles.winners(records) == {"a": {"n": 128}}
+    assert tiles.winners(records, {}) == {"a": {"n": 128}}
     with pytest.raises(tiles.TilesError, match="no case"):
-        tiles.winners([_record("a", "long", 64, 1.0), _record("a", "short", 32, 1.0)])
+        tiles.winners([_record("a", "long", 64, 1.0), _record("a", "short", 32, 1.0)], {})
