@@ -87,7 +87,7 @@ def load(path: str | Path) -> Node:
 def parse(data: bytes, path: str) -> Node:
     """The document in `data`; `path` is used in errors only."""
     text = _decode(data, path)
-    if yaml.__with_libyaml__:
+    if yaml.__with_libyaml__ and "?" not in text:  # on a question mark within a word the two parsers differ
         with suppress(ManifestError, yaml.YAMLError, ValueError, OverflowError):  # the other parser says what is wrong, and where
             return _document(yaml.CSafeLoader(text), path)
     loader = yaml.SafeLoader(text)
