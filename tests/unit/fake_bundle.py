@@ -4,6 +4,7 @@
 A fake cubin has a real CUDA ELF header (machine, ABI version, SM), followed by JSON that tells `fake_cuda` what is in it.
 """
 
+import copy
 import hashlib
 import json
 import struct
@@ -45,6 +46,7 @@ def make_bundle(folder, manifest, sms=None, variants=None, change=None, checked=
     rows = [built_row(row, files) for row in manifest.rows(sms=sms, variants=variants, checked=checked)]
     document = metadata.document(SimpleNamespace(manifest=manifest), rows, "0.1.0", {"commit": "0" * 40, "dirty": False, "tools": {}})
     if change:
+        document = copy.deepcopy(document)  # equal plans share their JSON
         change(document)
     files["metadata.json"] = canonical_json(document)
     return write(Path(folder), files)

@@ -8,6 +8,7 @@ compare the runtime's answers with a driver's. Launches are recorded with their 
 import ctypes
 import json
 import math
+import struct
 from dataclasses import dataclass, field
 
 from cuda.bindings import driver as real
@@ -16,6 +17,8 @@ from fmhaforge.driver import _ENCODE_TILED
 
 TEGRA = {87, 101, 110}
 OK = real.CUresult.CUDA_SUCCESS
+MAP_WORD = struct.Struct("<Q")
+"""What a tensor map consists of, 16 times: the number of the encoding that made it."""
 SHARED_LIMIT = {80: 166912, 86: 101376, 87: 166912, 89: 101376, 90: 232448, 100: 232448, 101: 232448, 103: 232448, 110: 232448,
                 120: 101376, 121: 101376, 75: 65536}
 
@@ -26,6 +29,14 @@ def loads_on(built, exact, device):
         return True
     same_major = built // 10 == device // 10
     return not exact and same_major and built % 10 < device % 10 and not {built, device} & TEGRA
+
+
+def encodable(encoded):
+    """Whether the driver takes these dims, strides and box for a tiled map of 2-byte elements without interleaving."""
+    widest = {"NONE": 512, "32B": 32, "64B": 64, "128B": 128}[encoded["swizzle"].removeprefix("CU_TENSOR_MAP_SWIZZLE_")]
+    return (encoded["address"] % 16 == 0 and all(1 <= extent <= 1 << 32 for extent in encoded["dims"])
+            and all(stride % 16 == 0 and stride < 1 << 40 for stride in encoded["strides"])
+            and all(1 <= extent <= 256 for extent in encoded["box"]) and 2 * encoded["box"][0] <= widest)
 
 
 @dataclass
@@ -237,15 +248,22 @@ class FakeCuda:
         return OK, ctypes.cast(self.encoder, ctypes.c_void_p).value, real.CUdriverProcAddressQueryResult.CU_GET_PROC_ADDRESS_SUCCESS
 
     def _encode_tiled(self, place, dtype, rank, address, dims, strides, box, element_strides, interleave, swizzle, promotion, fill):
-        if place % 64:
-            return int(real.CUresult.CUDA_ERROR_INVALID_VALUE)
-        self.maps.append({
+        encoded = {
             "dtype": real.CUtensorMapDataType(dtype).name, "address": address, "dims": list((ctypes.c_uint64 * rank).from_address(dims)),
             "box": list((ctypes.c_uint32 * rank).from_address(box)), "swizzle": real.CUtensorMapSwizzle(swizzle).name,
             "strides": list((ctypes.c_uint64 * (rank - 1)).from_address(strides)), "promotion": real.CUtensorMapL2promotion(promotion).name,
-            "rest": (list((ctypes.c_uint32 * rank).from_address(element_strides)), interleave, fill)})
-        ctypes.memset(place, len(self.maps), 128)
+            "rest": (list((ctypes.c_uint32 * rank).from_address(element_strides)), interleave, fill)}
+        if place % 64 or not encodable(encoded):
+            return int(real.CUresult.CUDA_ERROR_INVALID_VALUE)
+        self.maps.append(encoded)
+        ctypes.memmove(place, MAP_WORD.pack(len(self.maps)) * 16, 128)
         return int(self.result("cuTensorMapEncodeTiled")[0])
+
+    def map_of(self, parameter):
+        """What was encoded into the 128 bytes of a tensor map: base address, dims, byte strides, box and the rest."""
+        number, = MAP_WORD.unpack_from(parameter)
+        assert parameter == MAP_WORD.pack(number) * 16 and 1 <= number <= len(self.maps), "these bytes are no tensor map of this driver"
+        return self.maps[number - 1]
 
     def cuLaunchKernel(self, function, gx, gy, gz, bx, by, bz, smem, stream, params, extra):
         return self._launch("cuLaunchKernel", function, (gx, gy, gz), (bx, by, bz), (1, 1, 1), smem, stream, params)

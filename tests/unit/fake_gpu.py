@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """A fake driver that also computes: launches read and write its memory as the operations are defined.
 
-It works from the parameters that reached the driver alone (addresses, strides, sizes), with numpy and the reference of the
-device tests, so it checks argument passing and `fmhaforge.selftest` end to end. Checked kernels verify and report.
+It works from the parameters that reached the driver alone (addresses, strides, sizes, and what was encoded into tensor maps), with
+numpy and the reference of the device tests, so it checks argument passing and `fmhaforge.selftest` end to end. What a map lets
+through is all that is read of its tensor, and nothing is touched outside allocated memory. Checked kernels verify and report.
 """
 
 import struct
+from dataclasses import dataclass
 
 import numpy
 from checked_stand_in import Limits, length_faults, page_faults
@@ -14,6 +16,37 @@ from tests.device.reference import attend, visible
 
 SIZES = {"ptr": "<Q", "i64": "<q", "i32": "<i", "f32": "<f"}
 LN2 = 0.6931471805599453
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Where a tensor [outer][token][head][column] stands: `strides` of outer, token and head, in elements.
+
+    `extents` (outer, tokens, heads, columns) is what a tensor map lets through; None where a kernel is told the strides only.
+    """
+
+    address: int
+    strides: tuple
+    extents: tuple | None = None
+
+    @classmethod
+    def of_map(cls, encoded, wanted):
+        """By a tensor map, `wanted` being what the kernel was built for; a packed one has no outer dimension."""
+        assert encoded["box"] == list(wanted.box) and encoded["dtype"].endswith("_" + wanted.dtype.upper())
+        assert encoded["swizzle"].endswith(f"_{wanted.swizzle}B") and encoded["rest"] == ([1] * len(wanted.box), 0, 0)
+        dims, (token, head, *outer) = encoded["dims"], (stride // 2 for stride in encoded["strides"])
+        columns, tokens, heads, *outers = dims
+        return cls(encoded["address"], (*(outer or [0]), token, head), (*(outers or [1]), tokens, heads, columns))
+
+    def part(self, gpu, outer, first, count, heads, dim):
+        """The view [count][heads][dim] of the tokens from `first` on, which a map must hold whole."""
+        if self.extents is not None and count:
+            ends = (outer + 1, first + count, heads)
+            assert min(outer, first) >= 0 and all(end <= extent for end, extent in zip(ends, self.extents)), (
+                f"tokens {first} .. {first + count - 1} of {outer}, {heads} heads are read, outside the map's {self.extents}")
+            assert dim == self.extents[3], f"{dim} columns are read by a map of {self.extents[3]}"
+        by_outer, by_token, by_head = self.strides
+        return gpu.array(self.address + 2 * (outer * by_outer + first * by_token), "f2", (count, heads, dim), (by_token, by_head, 1))
 
 
 class FakeGpu(FakeCuda):
@@ -59,34 +92,51 @@ class FakeGpu(FakeCuda):
         return (status,)
 
     def array(self, address, dtype, shape, strides):
-        """A strided view of memory from `address` on; `strides` in elements."""
+        """A strided view of memory from `address` on, all of it inside one allocation; `strides` in elements."""
         base = max(start for start in self.bytes if start <= address)
         flat = numpy.frombuffer(self.bytes[base], dtype)[(address - base) // numpy.dtype(dtype).itemsize:]
+        last = sum((extent - 1) * stride for extent, stride in zip(shape, strides))
+        assert 0 in shape or last < flat.size, f"element {last} is touched of {flat.size} from {address:#x} to the end of its allocation"
         return numpy.lib.stride_tricks.as_strided(flat, shape, [stride * flat.itemsize for stride in strides])
 
     def _execute(self, launched):
         row = self.rows[launched.symbol]
-        p = {param.name: struct.unpack(SIZES[param.type], value)[0] for param, value in zip(row.plan.params, launched.params)}
-        p["head_dim"], p["batch"] = row.head_dim, launched.grid[row.plan.grid.index("batch")]
+        p, maps = {}, {}
+        for param, value in zip(row.plan.params, launched.params, strict=True):
+            if param.map is None:
+                p[param.name], = struct.unpack(SIZES[param.type], value)
+            else:
+                maps[param.map.base] = Tokens.of_map(self.map_of(value), param.map)
+        p["head_dim"] = row.head_dim
+        if "batch" not in p:
+            p["batch"] = launched.grid[row.plan.grid.index("batch")]
+        tensors = {name: self._by_strides(p, name) for name in ("q", "k", "v", "kv_pool", "o") if name in p} | maps
         for b in range(p["batch"]):
-            self._sequence(row, p, b)
+            self._sequence(row, p, tensors, b)
+
+    @staticmethod
+    def _by_strides(p, name):
+        """A tensor whose address and strides are parameters of their own."""
+        if name == "kv_pool":
+            return Tokens(p[name], tuple(p[f"pool_stride_{axis}"] for axis in ("page", "token", "head")))
+        return Tokens(p[name], (p.get(f"{name}_stride_batch", 0), p[f"{name}_stride_seq"], p["head_dim"]))
 
     def _lengths(self, p, name, b):
         first, last = self.array(p[name], "i4", (p["batch"] + 1,), (1,))[b:b + 2]
         return int(first), int(last - first)
 
-    def _sequence(self, row, p, b):
+    def _sequence(self, row, p, tensors, b):
         dim, heads, kv_heads = p["head_dim"], p["num_q_heads"], p["num_kv_heads"]
         cu_q = next((name for name in ("cu_q_seqlens", "cu_seqlens") if name in p), None)
         first, q_len = self._lengths(p, cu_q, b) if cu_q else (0, p["seqlen_q"])
         first_key, kv_len = self._lengths(p, "cu_kv_seqlens" if "cu_kv_seqlens" in p else "cu_seqlens", b)
         if row.checked:
             q_len, kv_len = self._verified(row, p, b, first, q_len, kv_len)
-        packed = "q_stride_batch" not in p
+        packed = "o_stride_batch" not in p
         rows = q_len if packed else p["seqlen_q"]
-        begins = {t: first * p[f"{t}_stride_seq"] if packed else b * p[f"{t}_stride_batch"] for t in "qo"}
-        q, o = (self.array(p[t] + 2 * begins[t], "f2", (rows, heads, dim), (p[f"{t}_stride_seq"], dim, 1)) for t in "qo")
-        keys, values = self._keys(p, b, first_key, kv_len, kv_heads, dim)
+        place = (0, first, rows) if packed else (b, 0, rows)
+        q, o = (tensors[name].part(self, *place, heads, dim) for name in "qo")
+        keys, values = self._keys(p, tensors, b, first_key, kv_len, kv_heads, dim)
         allowed = self._allowed(row, p, b, rows, q_len, kv_len)
         o[:] = attend(numpy, q.astype("f8"), keys.astype("f8"), values.astype("f8"), allowed, p["scale_log2"] * LN2)
 
@@ -106,15 +156,14 @@ class FakeGpu(FakeCuda):
     def _table(self, p, b):
         return self.array(p["page_list"] + 4 * b * p["page_list_stride_batch"], "i4", (2, p["max_pages"]), (p["page_list_stride_plane"], 1))
 
-    def _keys(self, p, b, first, kv_len, kv_heads, dim):
-        if "kv_pool" not in p:
-            begin = {t: b * p[f"{t}_stride_batch"] if "k_stride_batch" in p else first * p[f"{t}_stride_seq"] for t in "kv"}
-            return [self.array(p[t] + 2 * begin[t], "f2", (kv_len, kv_heads, dim), (p[f"{t}_stride_seq"], dim, 1)) for t in "kv"]
+    def _keys(self, p, tensors, b, first, kv_len, kv_heads, dim):
+        if "kv_pool" not in tensors:
+            place = (0, first, kv_len) if "o_stride_batch" not in p else (b, 0, kv_len)
+            return [tensors[name].part(self, *place, kv_heads, dim) for name in "kv"]
         planes = []
         for plane in self._table(p, b):
-            tokens = [self.array(p["kv_pool"] + 2 * (int(plane[k // 128]) * p["pool_stride_page"] + k % 128 * p["pool_stride_token"]), "f2",
-                                 (kv_heads, dim), (p["pool_stride_head"], 1)) for k in range(kv_len)]
-            planes.append(numpy.array(tokens, "f2").reshape(kv_len, kv_heads, dim))
+            pages = [tensors["kv_pool"].part(self, int(plane[k // 128]), 0, min(kv_len - k, 128), kv_heads, dim) for k in range(0, kv_len, 128)]
+            planes.append(numpy.concatenate([numpy.empty((0, kv_heads, dim), "f2"), *pages]))
         return planes
 
     def _allowed(self, row, p, b, rows, q_len, kv_len):
