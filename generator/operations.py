@@ -39,9 +39,6 @@ STRIDE_MULTIPLE = POINTER_ALIGNMENT // 2
 EXTRA_NAMES = ("sm_count",)
 """Names that every plan may use besides the arguments: properties of the device."""
 
-TYPE_SIZES = {"ptr": 8, "i64": 8, "i32": 4, "f32": 4}
-"""Argument type -> bytes (also its alignment)."""
-
 
 @dataclass(frozen=True)
 class Argument:

@@ -8,20 +8,16 @@ Values of type `i32` must fit in 32 bits when they are evaluated; grid y and z a
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable
 from functools import lru_cache
 from types import ModuleType
-from typing import Any
 
 import generator  # noqa: F401 - makes fmhaforge importable
 from fmhaforge import expr
+from fmhaforge.plan import PARAM_TYPES, LaunchPlan, Param, TensorMap
 from generator.model import KernelSpec, Row
-from generator.operations import OPERATIONS, TYPE_SIZES, Operation, FAULT_REPORT
+from generator.operations import OPERATIONS, Operation, FAULT_REPORT
 
-TENSORMAP_BYTES = 128
-TENSORMAP_ALIGNMENT = 64
-PARAM_TYPES = (*TYPE_SIZES, "tensormap")
 MAX_PARAM_BYTES = 4096
 MAX_THREADS = 1024
 MAX_CLUSTER = 16
@@ -33,106 +29,6 @@ MAX_BOX_EXTENT = 256
 
 class PlanError(ValueError):
     """A launch plan that can't be right: the reason names the place within the plan."""
-
-
-@dataclass(frozen=True)
-class TensorMap:
-    """A TMA descriptor, filled at launch. `dims` in elements, innermost first; `strides_bytes` of dims 1..; `box` in elements."""
-
-    base: str
-    dtype: str
-    dims: tuple[str, ...]
-    strides_bytes: tuple[str, ...]
-    box: tuple[int, ...]
-    swizzle: int = 128
-    l2_promotion: int = 128
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain JSON values."""
-        return {"base": self.base, "box": list(self.box), "dims": list(self.dims), "dtype": self.dtype,
-                "l2_promotion": self.l2_promotion, "strides_bytes": list(self.strides_bytes), "swizzle": self.swizzle}
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> "TensorMap":
-        """The inverse of `to_json`."""
-        tuples = {name: tuple(value[name]) for name in ("dims", "strides_bytes", "box")}
-        return cls(**{**value, **tuples})
-
-
-@dataclass(frozen=True)
-class Param:
-    """A parameter of the kernel: `type` is `ptr`, `i32`, `i64`, `f32` (then `value` is set) or `tensormap` (then `map` is set)."""
-
-    name: str
-    type: str
-    value: str | None = None
-    map: TensorMap | None = None
-
-    @property
-    def size(self) -> int:
-        """Bytes in the parameter buffer."""
-        return TENSORMAP_BYTES if self.type == "tensormap" else TYPE_SIZES[self.type]
-
-    @property
-    def alignment(self) -> int:
-        """Alignment in bytes in the parameter buffer."""
-        return TENSORMAP_ALIGNMENT if self.type == "tensormap" else TYPE_SIZES[self.type]
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain JSON values; only the one of `value` and `map` that is set."""
-        content = {"map": self.map.to_json()} if self.map is not None else {"value": self.value}
-        return {"name": self.name, "type": self.type, **content}
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> "Param":
-        """The inverse of `to_json`."""
-        tensor_map = TensorMap.from_json(value["map"]) if "map" in value else None
-        return cls(value["name"], value["type"], value.get("value"), tensor_map)
-
-
-@dataclass(frozen=True)
-class LaunchPlan:
-    """Everything that a launch needs besides the arguments. `smem_bytes` is dynamic shared memory."""
-
-    grid: tuple[str, str, str]
-    block: tuple[int, int, int]
-    smem_bytes: int
-    params: tuple[Param, ...]
-    empty_if_zero: tuple[str, ...]
-    cluster: tuple[int, int, int] = (1, 1, 1)
-
-    @property
-    def threads(self) -> int:
-        """Threads of a block."""
-        return self.block[0] * self.block[1] * self.block[2]
-
-    def param_layout(self) -> tuple[tuple[int, int], ...]:
-        """(offset, size) in bytes of each parameter in the parameter buffer, with natural alignment."""
-        layout = []
-        end = 0
-        for param in self.params:
-            offset = expr.ceil_div(end, param.alignment) * param.alignment
-            end = offset + param.size
-            layout.append((offset, param.size))
-        return tuple(layout)
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain JSON values, as they stand in the metadata of a bundle."""
-        return {
-            "block": list(self.block),
-            "cluster": list(self.cluster),
-            "empty_if_zero": list(self.empty_if_zero),
-            "grid": list(self.grid),
-            "params": [param.to_json() for param in self.params],
-            "smem_bytes": self.smem_bytes,
-        }
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> "LaunchPlan":
-        """The inverse of `to_json`."""
-        return cls(tuple(value["grid"]), tuple(value["block"]), value["smem_bytes"],
-                   tuple(Param.from_json(param) for param in value["params"]), tuple(value["empty_if_zero"]),
-                   tuple(value["cluster"]))
 
 
 def argument_params(operation: Operation, names: Iterable[str] | None = None) -> tuple[Param, ...]:

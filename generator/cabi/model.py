@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from fmhaforge.checks import Check
-from fmhaforge.metadata import Argument, Metadata, Operation, Plan, Row
+from fmhaforge.metadata import Argument, Metadata, Operation, Row
+from fmhaforge.plan import LaunchPlan
 from generator.cabi import numbers
 from generator.cabi.plan_c import PlanCode, integer, plan_code
 
@@ -194,15 +195,15 @@ def _relation(check: Check) -> RelationC:
                      tuple(sorted(check.names())))
 
 
-def _plan_indices(metadata: Metadata) -> dict[tuple[Plan, str], tuple[int, str]]:
+def _plan_indices(metadata: Metadata) -> dict[tuple[LaunchPlan, str], tuple[int, str]]:
     """(plan, operation) -> (index, the variants that use it); equal plans share one function."""
-    users: dict[tuple[Plan, str], dict[str, None]] = {}
+    users: dict[tuple[LaunchPlan, str], dict[str, None]] = {}
     for row in metadata.rows:
         users.setdefault((row.plan, row.operation), {})[row.variant] = None
     return {key: (index, ", ".join(variants)) for index, (key, variants) in enumerate(users.items())}
 
 
-def _row(row: Row, metadata: Metadata, plans: Mapping[tuple[Plan, str], tuple[int, str]]) -> RowC:
+def _row(row: Row, metadata: Metadata, plans: Mapping[tuple[LaunchPlan, str], tuple[int, str]]) -> RowC:
     rule = row.select
     return RowC(
         numbers.OPERATIONS.by_word(row.operation).name, numbers.MASKS.by_word(row.mask).name, numbers.DTYPES.by_word(row.dtype).name,

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from fmhaforge import expr
 from fmhaforge.launch import compiled
-from fmhaforge.metadata import Operation, Param, Plan, TensorMap
+from fmhaforge.metadata import Operation
+from fmhaforge.plan import LaunchPlan, Param, TensorMap
 from generator import expr_c
 from generator.cabi import numbers
 from generator.operations import EXTRA_NAMES
@@ -30,7 +31,7 @@ class PlanCode:
     param_bytes: int
 
 
-def plan_code(plan: Plan, operation: Operation, args_type: str, used_by: str) -> PlanCode:
+def plan_code(plan: LaunchPlan, operation: Operation, args_type: str, used_by: str) -> PlanCode:
     """The C code of `plan`; `used_by` is for a comment."""
     layout = compiled(plan)
     lines = [line for axis, text in enumerate(plan.grid) for line in _grid(axis, text)]
@@ -40,22 +41,12 @@ def plan_code(plan: Plan, operation: Operation, args_type: str, used_by: str) ->
     for index, (param, offset) in enumerate(zip(plan.params, layout.offsets)):
         lines += _param(index, offset, param, operation)
     empty = " || ".join(f"a->{name} == 0" for name in plan.empty_if_zero) or "false"
-    return PlanCode(args_type, used_by, empty, _names(plan), tuple(lines), len(plan.params), layout.size)
+    return PlanCode(args_type, used_by, empty, tuple(sorted(plan.integer_names() - set(EXTRA_NAMES))), tuple(lines), len(plan.params), layout.size)
 
 
 def integer(text: str) -> str:
     """The C expression (int64_t) of an integer expression, over locals of the names that it uses and the flag `bad`."""
     return expr_c.render(text, status="&bad")
-
-
-def _names(plan: Plan) -> tuple[str, ...]:
-    texts = [*plan.grid]
-    for param in plan.params:
-        if param.map is not None:
-            texts += (*param.map.dims, *param.map.strides_bytes)
-        elif param.type in ("i32", "i64"):
-            texts.append(param.value)
-    return tuple(sorted(frozenset().union(*map(expr.names, texts)) - set(EXTRA_NAMES)))
 
 
 def _grid(axis: int, text: str) -> Iterator[str]:

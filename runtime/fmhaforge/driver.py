@@ -18,8 +18,8 @@ from functools import lru_cache
 from typing import Any
 
 from .errors import DriverError, DriverMissingError, ForkedError
+from .plan import TENSOR_MAP_ALIGNMENT, TENSOR_MAP_BYTES
 
-TENSOR_MAP_BYTES = 128
 SPECIAL_STREAMS = (0, 1, 2)
 """The default stream, the legacy stream and the per-thread stream: handles that belong to whatever context is current."""
 
@@ -27,7 +27,6 @@ _SWIZZLE_BYTES = {0: "NONE", 32: "32B", 64: "64B", 128: "128B"}
 _PROMOTION_BYTES = {0: "NONE", 64: "L2_64B", 128: "L2_128B", 256: "L2_256B"}
 _TENSOR_MAP_DTYPES = {"float16": "FLOAT16", "int32": "INT32"}
 _JIT_LOG_BYTES = 8192
-_TENSOR_MAP_ALIGNMENT = 64
 _TENSOR_MAP_SINCE = 12000
 _POINTER = ctypes.c_void_p
 _INT = ctypes.c_int
@@ -249,8 +248,8 @@ class Driver:
         """The 128 bytes of a tiled tensor map: `dims` and `box` in elements, innermost first; `strides_bytes` of dims 1.."""
         m = self.module
         rank = len(dims)
-        memory = ctypes.create_string_buffer(TENSOR_MAP_BYTES + _TENSOR_MAP_ALIGNMENT)
-        place = -(-ctypes.addressof(memory) // _TENSOR_MAP_ALIGNMENT) * _TENSOR_MAP_ALIGNMENT
+        memory = ctypes.create_string_buffer(TENSOR_MAP_BYTES + TENSOR_MAP_ALIGNMENT)
+        place = -(-ctypes.addressof(memory) // TENSOR_MAP_ALIGNMENT) * TENSOR_MAP_ALIGNMENT
         status = self._tensor_map_encoder()(
             place, int(_member(m.CUtensorMapDataType, "CU_TENSOR_MAP_DATA_TYPE_", _TENSOR_MAP_DTYPES[dtype])), rank, base,
             (ctypes.c_uint64 * rank)(*dims), (ctypes.c_uint64 * (rank - 1))(*strides_bytes), (ctypes.c_uint32 * rank)(*box),

@@ -10,16 +10,16 @@ from functools import lru_cache
 from typing import Union
 
 from . import expr
-from .driver import TENSOR_MAP_BYTES, Driver
+from .driver import Driver
 from .errors import ArgumentError
-from .metadata import Param, Plan, TensorMap
 from .names import public_name
+from .plan import TENSOR_MAP_BYTES, LaunchPlan, Param, TensorMap
 
 GRID_LIMITS = (2**31 - 1, 65535, 65535)
 """The most blocks in x, y and z that any device takes."""
 
-_FORMATS = {"ptr": ("Q", 8, 8), "i64": ("q", 8, 8), "i32": ("i", 4, 4), "f32": ("f", 4, 4),
-            "tensormap": (f"{TENSOR_MAP_BYTES}s", TENSOR_MAP_BYTES, 64)}
+_FORMATS = {"ptr": "Q", "i64": "q", "i32": "i", "f32": "f", "tensormap": f"{TENSOR_MAP_BYTES}s"}
+"""Type of a parameter -> how `struct` packs it."""
 
 _KEPT_MAPS = 64
 """Encoded tensor maps that are kept for each parameter, by base address."""
@@ -41,9 +41,9 @@ class Launch:
 class CompiledPlan:
     """A plan that can be evaluated. Argument values come by the names of the operation, and `sm_count` for the device."""
 
-    def __init__(self, plan: Plan):
+    def __init__(self, plan: LaunchPlan):
         self.plan = plan
-        self.offsets, self.size, self._struct = _layout(plan.params)
+        self.offsets, self.size, self._struct = _layout(plan)
         self._grid = tuple(expr.compile(text) for text in plan.grid)
         self._grid_names = tuple(expr.names(text) for text in plan.grid)
         self._makers = tuple(_maker(param) for param in plan.params)
@@ -105,20 +105,16 @@ class BoundPlan:
 
 
 @lru_cache(maxsize=4096)
-def compiled(plan: Plan) -> CompiledPlan:
+def compiled(plan: LaunchPlan) -> CompiledPlan:
     """The compiled form of `plan`; equal plans share one."""
     return CompiledPlan(plan)
 
 
-def _layout(params: tuple[Param, ...]) -> tuple[tuple[int, ...], int, struct.Struct]:
-    """Byte offsets, total size and packing format of the parameter buffer, each value at its natural alignment."""
+def _layout(plan: LaunchPlan) -> tuple[tuple[int, ...], int, struct.Struct]:
+    """Byte offsets, total size and packing format of the parameter buffer."""
     offsets, pieces, end = [], ["<"], 0
-    for param in params:
-        code, size, alignment = _FORMATS[param.type]
-        start = -(-end // alignment) * alignment
-        if start > end:
-            pieces.append(f"{start - end}x")
-        pieces.append(code)
+    for param, (start, size) in zip(plan.params, plan.param_layout()):
+        pieces += (f"{start - end}x", _FORMATS[param.type])
         offsets.append(start)
         end = start + size
     return tuple(offsets), end, struct.Struct("".join(pieces))

@@ -6,14 +6,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any
 
-from . import expr
 from .checks import Check
 from .errors import SchemaError
 from .fault_codes import FAULT_REPORT
 from .fields import Fields
+from .plan import LaunchPlan, check_expressions
+from .plan import read as read_plan
 
 SCHEMA_VERSION = 1
 """The schema that this runtime reads."""
@@ -21,7 +21,6 @@ SCHEMA_VERSION = 1
 EXTRA_NAMES = frozenset({"sm_count"})
 """Names that every plan may use besides the arguments: properties of the device."""
 
-PARAM_TYPES = ("ptr", "i32", "i64", "f32", "tensormap")
 
 
 @dataclass(frozen=True)
@@ -64,41 +63,6 @@ class Target:
 
 
 @dataclass(frozen=True)
-class TensorMap:
-    """How a tensor map is encoded: `dims` (innermost first) and `strides_bytes` (of dims 1..) are expressions."""
-
-    base: str
-    dtype: str
-    dims: tuple[str, ...]
-    strides_bytes: tuple[str, ...]
-    box: tuple[int, ...]
-    swizzle: int
-    l2_promotion: int
-
-
-@dataclass(frozen=True)
-class Param:
-    """One kernel parameter: `value` is an expression or a bare argument name; a tensor map has `map` instead."""
-
-    name: str
-    type: str
-    value: str | None
-    map: TensorMap | None
-
-
-@dataclass(frozen=True)
-class Plan:
-    """How a row is launched, as data."""
-
-    grid: tuple[str, str, str]
-    block: tuple[int, int, int]
-    cluster: tuple[int, int, int]
-    smem_bytes: int
-    empty_if_zero: tuple[str, ...]
-    params: tuple[Param, ...]
-
-
-@dataclass(frozen=True)
 class Select:
     """When a row is preferred: `seqlen_q <= seqlen_q_at_most`, and the flag `only_if`, if named, is true."""
 
@@ -133,7 +97,7 @@ class Row:
     smem_bytes: int
     static_smem_bytes: int
     threads: int
-    plan: Plan = field(repr=False)
+    plan: LaunchPlan = field(repr=False)
     validated: bool
     raw: Mapping[str, Any] = field(repr=False, compare=False)
 
@@ -209,17 +173,7 @@ def _shape(fields: Fields) -> tuple[str, ...]:
     if not (text.startswith("[") and text.endswith("]")):
         raise fields.error("shape", f"must look like [batch, 2], not {text!r}")
     extents = tuple(extent.strip() for extent in text[1:-1].split(","))
-    for extent in extents:
-        _expression(fields, "shape", extent)
-    return extents
-
-
-def _expression(fields: Fields, key: str, text: str) -> str:
-    try:
-        expr.parse(text)
-    except expr.ExprError as error:
-        raise fields.error(key, f"cannot be read: {error}") from error
-    return text
+    return check_expressions(fields, "shape", extents)
 
 
 def _check(fields: Fields) -> Check:
@@ -241,32 +195,6 @@ def _arch_table(fields: Fields) -> dict[int, tuple[int, ...]]:
         raise SchemaError(fields.path, f"{fields.where} has a key that is no SM number ({error}); rebuild the bundle") from error
 
 
-def _tensor_map(fields: Fields) -> TensorMap:
-    dims, strides = fields.items("dims", str), fields.items("strides_bytes", str)
-    for key, texts in (("dims", dims), ("strides_bytes", strides)):
-        for text in texts:
-            _expression(fields, key, text)
-    return TensorMap(fields.get("base", str), fields.get("dtype", str), dims, strides, fields.items("box", int),
-                     fields.get("swizzle", int), fields.get("l2_promotion", int))
-
-
-def _param(fields: Fields) -> Param:
-    kind = fields.get("type", str)
-    if kind not in PARAM_TYPES:
-        raise fields.error("type", f"must be one of {', '.join(PARAM_TYPES)}, not {kind!r}")
-    if kind == "tensormap":
-        return Param(fields.get("name", str), kind, None, _tensor_map(fields.child("map")))
-    return Param(fields.get("name", str), kind, _expression(fields, "value", fields.get("value", str)), None)
-
-
-def _plan(fields: Fields) -> Plan:
-    grid = fields.triple("grid", str)
-    for text in grid:
-        _expression(fields, "grid", text)
-    return Plan(grid, fields.triple("block", int), fields.triple("cluster", int), fields.get("smem_bytes", int),
-                fields.items("empty_if_zero", str), tuple(map(_param, fields.children("params"))))
-
-
 def _select(fields: Fields) -> Select:
     return Select(fields.get("seqlen_q_at_most", int), fields.optional("only_if", str))
 
@@ -280,7 +208,7 @@ def _row(fields: Fields) -> Row:
         **{key: fields.get(key, int) for key in numbers},
         **{key: fields.get(key, bool) for key in ("checked", "validated")},
         select=_select(fields.child("select")) if fields.values.get("select") is not None else None,
-        plan=_plan(fields.child("plan")),
+        plan=read_plan(fields.child("plan")),
         raw=fields.values,
     )
 
@@ -308,23 +236,8 @@ def _check_plan(row: Row, operation: Operation, where: str, fields: Fields) -> N
     plan = row.plan
     if plan.smem_bytes != row.smem_bytes:
         raise fields.error(f"{where}.smem_bytes", f"is {plan.smem_bytes}, the row says {row.smem_bytes}")
-    threads = plan.block[0] * plan.block[1] * plan.block[2]
-    if threads != row.threads:
-        raise fields.error(f"{where}.block", f"has {threads} threads, the row says {row.threads}")
-    unknown = sorted(_plan_names(plan) - set(operation.arguments) - EXTRA_NAMES - ({FAULT_REPORT} if row.checked else set()))
+    if plan.threads != row.threads:
+        raise fields.error(f"{where}.block", f"has {plan.threads} threads, the row says {row.threads}")
+    unknown = sorted(plan.names() - set(operation.arguments) - EXTRA_NAMES - ({FAULT_REPORT} if row.checked else set()))
     if unknown:
         raise fields.error(where, f"names {unknown[0]!r}, which is no argument of {operation.name}")
-
-
-@lru_cache(maxsize=4096)
-def _plan_names(plan: Plan) -> frozenset[str]:
-    """Every name that a plan refers to."""
-    texts = list(plan.grid)
-    names = set(plan.empty_if_zero)
-    for param in plan.params:
-        if param.map is None:
-            texts.append(param.value or "")
-        else:
-            texts += (*param.map.dims, *param.map.strides_bytes)
-            names.add(param.map.base)
-    return frozenset(names.union(*map(expr.names, texts)))

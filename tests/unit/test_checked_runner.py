@@ -20,6 +20,7 @@ from fmhaforge.selftest_faults import FAULTS
 from generator import sources
 from generator.kernels import registry
 from generator.plan import plan_for
+from generator.trace import TaskFailure, check_sources
 from generator.trace_server import CARRIERS
 from runtime_fixtures import over
 from test_docs_runtime import DOCS, blocks
@@ -217,6 +218,15 @@ def test_kernels_are_made_from_no_other_file_of_the_runtime(manifest):
     roots = {root for row in manifest.rows(sms=[90], checked=True) for root in registry.source_modules(row.spec)}
     found = sources.closure(ROOT, ("generator.kernels.registry", *sorted(roots)), CARRIERS)
     assert [source.path for source in found if source.path.startswith("runtime/")] == ["runtime/fmhaforge/fault_codes.py"]
+
+
+def test_what_carries_the_plan_may_be_imported_without_being_in_the_fingerprint():
+    """The plan's classes are the runtime's; a trace imports them with `generator.plan`, and the plan itself is in the fingerprint by value."""
+    imported = {path: sources.file_digest(ROOT / path) for path in ("runtime/fmhaforge/plan.py", "runtime/fmhaforge/fields.py", "generator/plan.py")}
+    roots = ("generator.kernels.registry",)
+    check_sources(roots, imported)
+    with pytest.raises(TaskFailure, match="generator/cabi/model.py, which its fingerprint does not cover"):
+        check_sources(roots, {**imported, "generator/cabi/model.py": "0"})
 
 
 # -- end to end -------------------------------------------------------------------------------------------------------------

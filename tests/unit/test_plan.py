@@ -8,6 +8,8 @@ from dataclasses import replace
 
 import pytest
 
+from fmhaforge.errors import SchemaError
+from fmhaforge.plan import PARAM_TYPES
 from generator import manifest as m
 from generator import plan as plans
 from generator.operations import OPERATIONS
@@ -48,6 +50,32 @@ def test_json_round_trip():
             {"name": "scale", "type": "f32", "value": "scale_log2"},
             {"name": "stride", "type": "i64", "value": "q_stride_seq * 2"},
         ]}
+
+
+def test_what_the_build_writes_the_runtime_reads(manifest):
+    """Every plan of the project, through the metadata's text."""
+    plans_by_row = [(row, plan_for(row)) for row in manifest.rows(checked=True)]
+    assert {param.type for _, plan in plans_by_row for param in plan.params} == set(PARAM_TYPES)
+    for row, plan in plans_by_row:
+        assert LaunchPlan.from_json(json.loads(json.dumps(plan.to_json()))) == plan, row.variant.name
+
+
+@pytest.mark.parametrize("change, message", [
+    ({"grid": ["1", "1"]}, "grid must have 3 items"),
+    ({"grid": ["1", "1 +", "1"]}, "grid cannot be read"),
+    ({"params": [{"name": "q", "type": "i32", "value": "q q"}]}, r"params\[0\].value cannot be read"),
+    ({"params": [{"name": "q", "type": "f64", "value": "q"}]}, r"params\[0\].type must be one of ptr, i64, i32, f32, tensormap"),
+    ({"params": [{"name": "q", "type": "tensormap"}]}, r"params\[0\].map is missing"),
+    ({"smem_bytes": "1"}, "smem_bytes must be an integer"),
+])
+def test_what_is_no_plan_is_refused(change, message):
+    with pytest.raises(SchemaError, match=message):
+        LaunchPlan.from_json({**PLAN.to_json(), **change})
+
+
+def test_names_of_a_plan():
+    assert PLAN.integer_names() == {"seqlen_q", "num_q_heads", "batch", "seqlen_kv", "num_kv_heads", "k_stride_seq", "k_stride_batch", "q_stride_seq"}
+    assert PLAN.names() == PLAN.integer_names() | {"q", "k", "scale_log2"}
 
 
 def test_a_good_plan_passes_and_counts_threads():
