@@ -12,8 +12,9 @@ import struct
 from dataclasses import dataclass
 from typing import Iterator, NamedTuple
 
-ELF_MAGIC = b"\x7fELF\x02\x01"
-MACHINE_CUDA = 190
+import generator  # noqa: F401 - makes fmhaforge importable
+from fmhaforge.elf import cubin_header
+
 KNOWN_ABI_VERSIONS = (7, 8)
 
 _SECTION_NOBITS = 8
@@ -149,13 +150,10 @@ def _kernel(symbol: str, content: bytes, registers: int) -> KernelInfo:
 
 def read(data: bytes) -> CubinInfo:
     """What the cubin `data` holds. Raises CubinError when it is no cubin, is cut off, or has an unknown ABI version."""
-    if data[: len(ELF_MAGIC)] != ELF_MAGIC:
-        raise CubinError("not a 64-bit little-endian ELF file")
-    machine, = _unpack("<H", data, 18, "the ELF header")
-    if machine != MACHINE_CUDA:
-        raise CubinError(f"ELF machine {machine}, not CUDA ({MACHINE_CUDA})")
-    flags, = _unpack("<I", data, 48, "the ELF header")
-    abi_version = data[8]
+    try:
+        sm, abi_version = cubin_header(data)
+    except ValueError as error:
+        raise CubinError(str(error)) from error
     if abi_version not in KNOWN_ABI_VERSIONS:
         raise CubinError(f"ELF ABI version {abi_version} is unknown (known: {KNOWN_ABI_VERSIONS}); another assembler than the pinned one?")
     sections = _sections(data)
@@ -179,7 +177,7 @@ def read(data: bytes) -> CubinInfo:
         raise CubinError(f"no register count for {', '.join(missing)}")
     kernels = [_kernel(symbol, _content(data, _one(sections, f".nv.info.{symbol}")), registers[index]) for index, symbol in found.items()]
     kernels.sort(key=_symbol_of)
-    return CubinInfo(flags & 0xFF if abi_version <= 7 else flags >> 8 & 0xFF, abi_version, tuple(kernels))
+    return CubinInfo(sm, abi_version, tuple(kernels))
 
 
 def _symbol_of(kernel: KernelInfo) -> str:

@@ -12,8 +12,8 @@ _FLAGS = 48
 _HEADER_BYTES = 64
 
 
-def cubin_sm(data: bytes) -> int:
-    """The SM that the cubin `data` was assembled for, such as 90 for sm_90 and for sm_90a.
+def cubin_header(data: bytes) -> tuple[int, int]:
+    """(the SM that the cubin `data` was assembled for, its ELF ABI version); the SM is 90 for sm_90 and for sm_90a.
 
     Raises ValueError when `data` is no 64-bit little-endian CUDA ELF file. The SM stands in the lowest byte of the ELF
     flags up to ABI version 7, in the next byte from version 8 on.
@@ -24,4 +24,5 @@ def cubin_sm(data: bytes) -> int:
     if machine != EM_CUDA:
         raise ValueError(f"ELF machine {machine}, not CUDA ({EM_CUDA})")
     flags, = struct.unpack_from("<I", data, _FLAGS)
-    return flags & 0xFF if data[_ABI_VERSION] <= 7 else flags >> 8 & 0xFF
+    abi_version = data[_ABI_VERSION]
+    return flags & 0xFF if abi_version <= 7 else flags >> 8 & 0xFF, abi_version

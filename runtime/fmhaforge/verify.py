@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from .bundle import CHECKSUMS, Bundle
-from .elf import cubin_sm
+from .elf import cubin_header
 from .metadata import Row
 
 
@@ -92,7 +92,7 @@ def _cubin_findings(row: Row, data: bytes) -> Iterator[Finding]:
     if len(data) != row.cubin_bytes:
         yield Finding(row.cubin, f"has {len(data)} bytes, the metadata says {row.cubin_bytes}")
     try:
-        sm = cubin_sm(data)
+        sm, _ = cubin_header(data)
     except ValueError as error:
         yield Finding(row.cubin, f"is no cubin: {error}")
         return

@@ -11,7 +11,7 @@ import pytest
 from fake_bundle import elf_header, make_bundle, rewrite, rewrite_metadata
 from fmhaforge import BundleNotFoundError, IntegrityError, SchemaError
 from fmhaforge.diff import diff
-from fmhaforge.elf import cubin_sm
+from fmhaforge.elf import cubin_header
 from fmhaforge.locate import find_bundle
 from fmhaforge.verify import verify
 
@@ -196,13 +196,13 @@ def test_verify_paths_that_lead_out(copy):
 
 @pytest.mark.parametrize("sm", SMS)
 def test_sm_of_a_cubin(sm):
-    assert cubin_sm(elf_header(sm)) == sm
+    assert cubin_header(elf_header(sm)) == (sm, 7 if sm <= 90 else 8)
 
 
 @pytest.mark.parametrize("data", [b"", b"\x7fELF", bytes(64), b"\x7fELF\x01\x01" + bytes(60)])
 def test_not_a_cubin(data):
     with pytest.raises(ValueError):
-        cubin_sm(data)
+        cubin_header(data)
 
 
 # -- finding ----------------------------------------------------------------------------------------------------------------
