@@ -38,7 +38,7 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 
 class Records:
-    """The fingerprints that products were built with, kept as files in `folder`."""
+    """The fingerprints that products were built with, and the digests of their files, kept as files in `folder`."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -46,17 +46,28 @@ class Records:
     def _path(self, product: str) -> Path:
         return self.folder / f"{product}.json"
 
-    def write(self, product: str, fingerprint: Mapping[str, Any]) -> None:
-        """Keeps the fingerprint that `product` (a path relative to the build folder) was just built with."""
-        write_whole(self._path(product), canonical_json(fingerprint))
+    def write(self, product: str, fingerprint: Mapping[str, Any], digests: Mapping[str, str]) -> None:
+        """Keeps the fingerprint that `product` (a path relative to the build folder) was just built with, and the digests of its files."""
+        write_whole(self._path(product), canonical_json({"fingerprint": fingerprint, "files": digests}))
+
+    def digests(self, product: str, fingerprint: Mapping[str, Any]) -> Mapping[str, str]:
+        """The digests of the files of `product` when it was built with this fingerprint, by path; empty when it was not."""
+        record = self._read(product)
+        return record["files"] if record is not None and record["fingerprint"] == json.loads(json.dumps(fingerprint)) else {}
+
+    def _read(self, product: str) -> dict[str, Any] | None:
+        try:
+            record = json.loads(self._path(product).read_bytes())
+            return record if isinstance(record, dict) and isinstance(record["files"], dict) and isinstance(record["fingerprint"], dict) else None
+        except (OSError, ValueError, KeyError):
+            return None
 
     def why(self, product: str, exists: bool, fingerprint: Mapping[str, Any]) -> list[str]:
         """The reasons why `product` is built now."""
-        try:
-            before = json.loads(self._path(product).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+        record = self._read(product)
+        if record is None:
             return ["it was not built here before"]
-        found = changes(before, fingerprint)
+        found = changes(record["fingerprint"], fingerprint)
         if not exists:
             found.insert(0, "its file is missing")
         return found or ["its file is not the one that the last build left"]

@@ -54,11 +54,16 @@ class SessionCache(SCons.CacheDir.CacheDir):
         return None, None
 
     def retrieve(self, node: Any) -> bool:
-        """Restores a product, if a cache holds it whole. Writes nothing in a dry run."""
-        if not self.is_enabled() or not SCons.Action.execute_actions:
+        """Restores a product, if the build folder or a cache holds it whole. Writes nothing in a dry run."""
+        if not SCons.Action.execute_actions:
+            return False
+        product = product_of(self.session, node)
+        if self.session.is_whole(product):
+            return True
+        if not self.is_enabled():
             return False
         self.requests += 1
-        found = self.session.restore(product_of(self.session, node))
+        found = self.session.restore(product)
         self.hits += found
         return found
 
@@ -155,7 +160,7 @@ def _described(target: list, env: Mapping[str, Any], action: str) -> str | None:
     session = _session(env)
     product = product_of(session, target[0])
     made_from = session.products[product][1]
-    held = " (in the cache)" if session.cached(product) is not None else ""
+    held = " (only to be taken up)" if session.is_whole(product) else " (in the cache)" if session.cached(product) is not None else ""
     lines = [f"would {action} {made_from.name}{held}"]
     if session.options.explain:
         lines += [f"  because {reason}" for reason in session.why(product)]
@@ -192,6 +197,12 @@ def plan_build(opts: Options) -> BuildPlan:
         plan = buildplan.make(loaded, loaded.rows(opts.sm, opts.variants, opts.checked), opts.allow_spills)
     except (manifest.ManifestError, ValueError, OSError, ToolchainError, SourceError, buildplan.BuildPlanError) as error:
         stop(error)
+    targets = SCons.Script.COMMAND_LINE_TARGETS
+    linked = not targets or not {"libraries", "bundle", "edge-llm"}.isdisjoint(targets)
+    if linked and not opts.shard and not SCons.Script.GetOption("clean") and all(row.variant.checked for row in plan.rows):
+        named = ", ".join(dict.fromkeys(row.variant.name for row in plan.rows))
+        stop(ValueError(f"a bundle of checked variants only ({named}) would have libraries without a kernel: add a variant that is not checked to "
+                        "variants=, or build the target cubins"))
     return plan.shard(*opts.shard) if opts.shard else plan
 
 
@@ -226,7 +237,7 @@ def declare(env: Any, session: Session, product: BundleProduct) -> dict[str, lis
     edge_llm = env.Command(str(product.edge_llm_sums), [*bundle, env.Value(product.edge_llm_key())],
                            SCons.Action.Action(edge_llm_action, describe_product), PRODUCT=product)
     env.NoCache(rendered, bundle, edge_llm)
-    env.Precious(bundle)
+    env.Precious(traced, cubins, bundle)
     env.Clean(bundle, product.leftovers())
     env.Clean(edge_llm, str(product.edge_llm_sums.parent))
     if not product.is_intact():

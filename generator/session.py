@@ -113,6 +113,7 @@ class Session:
 
     def trace(self, kernel: Kernel) -> None:
         """Traces a kernel into the build folder. Raises TaskFailure."""
+        self._remove(kernel.ptx_path)
         task = TraceTask(f"{kernel.name} {kernel.spec.ptx_target}", kernel.spec.to_json(), kernel.plan.to_json(), kernel.roots, kernel.key,
                          self.options.time_limit)
         outcome = self._run("trace", task, kernel.ptx_path)
@@ -121,6 +122,7 @@ class Session:
 
     def assemble(self, cubin: Cubin) -> None:
         """Assembles a traced kernel for one SM, checks it, and writes cubin and report. Raises TaskFailure."""
+        self._remove(cubin.path, cubin.report_path)
         target = cubin.row.target
         task = AssembleTask(cubin.name, self.ptx_of(cubin.kernel), cubin.row.cubin_arch, target.assembler, cubin.kernel.plan.to_json(),
                             target.smem_limit, self.options.allow_spills, cubin.key, self.options.time_limit)
@@ -128,6 +130,11 @@ class Session:
         write_whole(self.build_dir / cubin.path, outcome.outputs["cubin"])
         write_whole(self.build_dir / cubin.report_path, outcome.outputs["report"])
         self._record(cubin.path)
+
+    def _remove(self, *products: str) -> None:
+        """Removes products that are built again, so that a failure leaves none."""
+        for product in products:
+            (self.build_dir / product).unlink(missing_ok=True)
 
     def ptx_of(self, kernel: Kernel) -> bytes:
         """The traced PTX in the build folder."""
@@ -202,6 +209,27 @@ class Session:
                 return None
         return hashlib.sha256(" ".join(parts).encode()).hexdigest()
 
+    def is_whole(self, product: str) -> bool:
+        """Whether a kernel's or cubin's file is in the build folder as it was built from what it would be built from now.
+
+        So a build that was killed, of which SCons remembers nothing, is taken up with everything that it finished.
+        """
+        if product not in self.products:
+            return False
+        _, made_from = self.products[product]
+        try:
+            recorded, fingerprint = self._recorded(made_from)
+            digest = self.records.digests(recorded, fingerprint).get(product)
+            return digest is not None and hashlib.sha256((self.build_dir / product).read_bytes()).hexdigest() == digest
+        except OSError:
+            return False
+
+    def _recorded(self, made_from: Kernel | Cubin) -> tuple[str, dict]:
+        """Under which product the record of a kernel or cubin is kept, and its fingerprint. Raises OSError when a cubin's PTX is not there."""
+        if isinstance(made_from, Kernel):
+            return made_from.ptx_path, made_from.fingerprint
+        return made_from.path, self.cubin_fingerprint(made_from)
+
     def restore(self, product: str) -> bool:
         """Takes a product from the merged parts or the cache, if one of them has it whole."""
         key = self.cache_key(product)
@@ -218,12 +246,14 @@ class Session:
         return False
 
     def _record(self, product: str) -> None:
-        """Notes what a product is made from, for --explain."""
-        role, made_from = self.products.get(product, (None, None))
-        if role == "ptx":
-            self.records.write(product, made_from.fingerprint)
-        elif role == "cubin":
-            self.records.write(product, self.cubin_fingerprint(made_from))
+        """Notes what a product is made from, once all of its files are there, for --explain and for a build that takes up a killed one."""
+        if product not in self.products:
+            return
+        role, made_from = self.products[product]
+        files = [product] if role == "ptx" else [made_from.path, made_from.report_path]
+        with suppress(FileNotFoundError):  # the other file of a cubin is still to come
+            digests = {path: hashlib.sha256((self.build_dir / path).read_bytes()).hexdigest() for path in files}
+            self.records.write(*self._recorded(made_from), digests)
 
     def keep(self, product: str) -> None:
         """Puts a product that was just built into the cache."""
@@ -245,10 +275,8 @@ class Session:
     def why(self, product: str) -> list[str]:
         """Why a product is built now, for --explain."""
         _, made_from = self.products[product]
-        exists = os.path.exists(self.build_dir / product)
-        if isinstance(made_from, Kernel):
-            return self.records.why(product, exists, made_from.fingerprint)
         try:
-            return self.records.why(product, exists, self.cubin_fingerprint(made_from))
+            recorded, fingerprint = self._recorded(made_from)
+            return self.records.why(recorded, os.path.exists(self.build_dir / product), fingerprint)
         except OSError:
             return ["its PTX is built again"]

@@ -129,11 +129,42 @@ def test_a_killed_build_is_taken_up(tree):
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     tree.write(path, text)
-    tree.good("cubins")
+    run = tree.good("cubins")
+    assert "fake_d64 sm_80" not in run.tasks("trace") and "fake_d64 sm_90" not in run.tasks("assemble")
+    assert run.tasks("trace") == ["fake_d64_sw sm_80"] or run.tasks("trace") == ["fake_d128 sm_80", "fake_d64_sw sm_80"]
     assert not (tree.folder / "build/tmp").exists()
     fresh = tree.products()
     tree.good("cubins", "build_dir=other")
     assert tree.products("other") == fresh
+
+
+def test_what_scons_forgot_is_taken_up_only_when_it_is_whole(tree):
+    """Without SCons's record: what is whole stays, what is damaged, lost, or made from something else is built."""
+    tree.good("cubins")
+    fresh = tree.products()
+    ptx = tree.folder / "build/ptx/sm_80/fake_d128.ptx"
+    cubin = tree.folder / "build/cubins/sm_110/fake_d64.cubin"
+    damaged = tree.folder / "build/cubins/sm_90/fake_d64.cubin"
+    (tree.folder / "build/sconsign.dblite").unlink()
+    run = tree.good("cubins")
+    assert run.tasks("trace") == run.tasks("assemble") == [] and tree.products() == fresh
+    (tree.folder / "build/sconsign.dblite").unlink()
+    ptx.write_bytes(ptx.read_bytes()[:-1])
+    cubin.unlink()
+    damaged.write_bytes(damaged.read_bytes()[:-1] + b"x")
+    (tree.folder / "build/state/cubins/sm_90/fake_d64_sw.cubin.json").write_text("[]")
+    path = "generator/kernels/fake_b.py"
+    run = tree.good("-n", "cubins")
+    assert "would trace fake_d128\n" in run.out and "would trace fake_d64 (only to be taken up)\n" in run.out
+    run = tree.good("cubins")
+    assert run.tasks("trace") == ["fake_d128 sm_80"]
+    assert run.tasks("assemble") == ["fake_d64 sm_110", "fake_d64 sm_90", "fake_d64_sw sm_90"]
+    assert tree.products() == fresh
+    (tree.folder / "build/sconsign.dblite").unlink()
+    tree.write(path, (tree.folder / path).read_text().replace('"b"', '"changed"'))
+    run = tree.good("cubins")
+    assert run.tasks("trace") == ["fake_d64_sw sm_80"] and run.tasks("assemble") == ["fake_d64_sw sm_110", "fake_d64_sw sm_90"]
+    assert tree.products() != fresh
 
 
 def test_two_builds_at_once_wait_for_each_other(tree):
@@ -176,6 +207,17 @@ def test_a_wrong_option_stops_before_anything_is_written(tree, arguments, messag
     assert run.status == 2 and message in run.err, run.text
     assert "Traceback" not in run.err
     assert not (tree.folder / "build").exists()
+
+
+def test_a_bundle_of_checked_variants_only_is_refused_at_once(tree):
+    text = (tree.folder / "variants.yaml").read_text()
+    place = text.index("    sms: all", text.index("fake_d64_sw"))
+    tree.write("variants.yaml", text[:place] + "    checked: true\n" + text[place:])
+    arguments = ("checked=1", "variants=fake_d64_sw", "allow_unvalidated=1")
+    run = tree.build(*arguments)
+    assert run.status == 2 and "a bundle of checked variants only (fake_d64_sw) would have libraries without a kernel: add a variant" in run.err, run.text
+    assert not (tree.folder / "build").exists()
+    assert tree.good("cubins", *arguments).tasks("assemble") == ["fake_d64_sw sm_110", "fake_d64_sw sm_90"]
 
 
 def test_reports_say_what_was_done(tree):

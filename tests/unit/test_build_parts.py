@@ -156,7 +156,10 @@ def test_changes_name_each_field():
 def test_records_remember(tmp_path):
     records = explain.Records(tmp_path)
     assert records.why("ptx/k.ptx", False, {"a": 1}) == ["it was not built here before"]
-    records.write("ptx/k.ptx", {"a": 1})
+    records.write("ptx/k.ptx", {"a": (1,)}, {"ptx/k.ptx": "digest"})
+    assert records.digests("ptx/k.ptx", {"a": (1,)}) == {"ptx/k.ptx": "digest"}
+    assert records.digests("ptx/k.ptx", {"a": (2,)}) == records.digests("other", {"a": (1,)}) == {}
+    records.write("ptx/k.ptx", {"a": 1}, {})
     assert records.why("ptx/k.ptx", True, {"a": 2}) == ["a: 1 -> 2"]
     assert records.why("ptx/k.ptx", False, {"a": 1}) == ["its file is missing"]
     assert records.why("ptx/k.ptx", True, {"a": 1}) == ["its file is not the one that the last build left"]
