@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy
 from checked_stand_in import Limits, length_faults, page_faults
 from fake_cuda import OK, FakeCuda
+from fmhaforge.driver import _SWIZZLE_BYTES
 from tests.device.reference import attend, visible
 
 SIZES = {"ptr": "<Q", "i64": "<q", "i32": "<i", "f32": "<f"}
@@ -32,8 +33,9 @@ class Tokens:
     @classmethod
     def of_map(cls, encoded, wanted):
         """By a tensor map, `wanted` being what the kernel was built for; a packed one has no outer dimension."""
-        assert encoded["box"] == list(wanted.box) and encoded["dtype"].endswith("_" + wanted.dtype.upper())
-        assert encoded["swizzle"].endswith(f"_{wanted.swizzle}B") and encoded["rest"] == ([1] * len(wanted.box), 0, 0)
+        for key, right in (("box", list(wanted.box)), ("dtype", f"CU_TENSOR_MAP_DATA_TYPE_{wanted.dtype.upper()}"),
+                           ("swizzle", f"CU_TENSOR_MAP_SWIZZLE_{_SWIZZLE_BYTES[wanted.swizzle]}"), ("rest", ([1] * len(wanted.box), 0, 0))):
+            assert encoded[key] == right, f"the map's {key} is {encoded[key]}, the kernel was built for {right}"
         dims, (token, head, *outer) = encoded["dims"], (stride // 2 for stride in encoded["strides"])
         columns, tokens, heads, *outers = dims
         return cls(encoded["address"], (*(outer or [0]), token, head), (*(outers or [1]), tokens, heads, columns))

@@ -139,9 +139,10 @@ def test_doctor(capsys, monkeypatch):
     assert status == 0 and notes["driver"]["detail"] == "CUDA 13.0" and "34 variants" in notes["device 0"]["detail"]
 
 
-def test_run(capsys, monkeypatch, bundle_path):
-    rows = [row for row in fmhaforge.open(bundle_path).metadata.rows if row.sm == 90]
-    gpu = FakeGpu(rows, 90)
+@pytest.mark.parametrize("sm", [90, 86])
+def test_run(capsys, monkeypatch, bundle_path, sm):
+    rows = [row for row in fmhaforge.open(bundle_path).metadata.rows if row.sm == sm]
+    gpu = FakeGpu(rows, sm)
     monkeypatch.setattr("fmhaforge.driver.default", lambda driver=Driver(gpu): driver)
     arguments = ("run", "--op", "llm", "--head-dim", "64", "--seqlen-q", "6", "--seqlen-kv", "9", "--cases", "2")
     status, out, _ = call(capsys, *arguments, "--json")

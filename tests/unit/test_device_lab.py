@@ -16,8 +16,15 @@ from tests.device.subjects import ROUTES
 
 
 @pytest.fixture(scope="module")
-def everyone(manifest):
-    return tuple(one for one in subjects.subjects(metadata_of(manifest), 90) if one.sm == 90)
+def rows_of(manifest):
+    """The subjects of the rows for one SM."""
+    metadata = metadata_of(manifest)
+    return lambda sm: tuple(one for one in subjects.subjects(metadata, sm) if one.sm == sm)
+
+
+@pytest.fixture(scope="module")
+def everyone(rows_of):
+    return rows_of(90)
 
 
 @pytest.fixture
@@ -39,14 +46,18 @@ def tiny(subject, **changes):
     return case(subject, changes.pop("label", "tiny"), lengths, keys, **changes)
 
 
-def test_every_variant_passes_by_both_routes(lab, everyone):
+@pytest.mark.parametrize("sm, by_cubin_only", ((86, 0), (90, 34)))
+def test_every_variant_passes_by_its_routes(rows_of, sm, by_cubin_only):
     """Each variant's arguments arrive in the right places: the right answer comes out of the runner's functions."""
-    for subject in everyone:
+    found, backend = rows_of(sm), NumpyBackend()
+    lab = lab_of(FakeBundle(found, backend), backend, ROUTES)
+    for subject in found:
         assert lab.faults(tiny(subject)) == []
     assert {route for _, route in lab.bundle.calls} == set(ROUTES)
     assert [(tally.subject.variant, tally.route, tally.cases) for tally in lab.recorder.tallies] == [
-        (subject.variant, route, 1) for subject in everyone for route in ROUTES
+        (subject.variant, route, 1) for subject in found for route in subject.routes
     ]
+    assert sum(subject.routes == ("cubin",) for subject in found) == by_cubin_only < len(found)
 
 
 def test_every_operation_has_named_cases_that_fit_it(lab, everyone):
@@ -78,14 +89,15 @@ def test_a_fault_is_recorded_with_its_case(everyone):
     assert lab.recorder.tallies[0].failed == [f"{everyone[0].variant}/tiny"]
 
 
-def test_an_exception_is_a_fault_and_the_rest_goes_on(everyone):
+@pytest.mark.parametrize("sm, routes", ((86, ROUTES), (90, ("cubin",))))
+def test_an_exception_is_a_fault_and_the_rest_goes_on(rows_of, sm, routes):
     def kernel(problem):
         raise RuntimeError("launch refused")
 
-    backend = NumpyBackend()
-    lab = lab_of(FakeBundle(everyone, backend, kernel), backend, ROUTES)
-    assert lab.faults(tiny(everyone[0])) == [
-        f"{everyone[0].variant}/tiny [{route}]: RuntimeError: launch refused" for route in ROUTES
+    found, backend = rows_of(sm), NumpyBackend()
+    lab = lab_of(FakeBundle(found, backend, kernel), backend, ROUTES)
+    assert lab.faults(tiny(found[0])) == [
+        f"{found[0].variant}/tiny [{route}]: RuntimeError: launch refused" for route in routes
     ]
 
 
@@ -109,8 +121,8 @@ def test_another_variant_or_ptx_than_the_subjects_is_noticed(lab, everyone):
         lab.runner(tiny(stale), "cubin")
 
 
-def test_exact_families_go_through_the_cubin_only(lab, everyone):
-    exact = replace(everyone[0], routes=("cubin",))
+def test_exact_families_go_through_the_cubin_only(lab, rows_of):
+    exact = replace(rows_of(86)[0], routes=("cubin",))
     lab.bundle.subjects = (exact,)
     assert lab.faults(tiny(exact)) == []
     assert {route for _, route in lab.bundle.calls} == {"cubin"}

@@ -48,8 +48,9 @@ def test_console_examples(command, expected, bundle_path, monkeypatch):
     run_console_example(command, expected, bundle_path, monkeypatch)
 
 
-def test_python_examples(bundle_path):
-    gpu = FakeGpu([row for row in fmhaforge.open(bundle_path).metadata.rows if row.sm == 90], 90)
+@pytest.mark.parametrize("sm", [90, 86])
+def test_python_examples(bundle_path, sm):
+    gpu = FakeGpu([row for row in fmhaforge.open(bundle_path).metadata.rows if row.sm == sm], sm)
     names = {"path": bundle_path, "stream": 0}
     ask, run = blocks("runtime.md", "python")[:2]
     with redirect_stdout(io.StringIO()) as output:

@@ -198,9 +198,14 @@ def test_blocks_of_two_layouts(loaded, cuda):
 
 
 def test_more_batches_than_a_grid_takes(loaded, cuda):
-    t = {name: FakeTensor(cuda, (65536, 1, 1, 64)) for name in "qkvo"}
-    message = refused(cuda, ArgumentError, "batch_size", loaded.runner(1, 1, 64).run, *t.values(), lengths(cuda, 65536), 0, SCALE)
+    """A block per tile has the batch in the grid; a block per SM has not, so any batch is launched."""
+    t = {name: FakeTensor(cuda, (65536, 1, 1, 64), device=2) for name in "qkvo"}
+    runner, cu = loaded.runner(1, 1, 64, device=2), FakeTensor(cuda, (65537,), "<i4", device=2)
+    message = refused(cuda, ArgumentError, "batch_size", runner.run, *t.values(), cu, 0, SCALE)
     assert "65535" in message
+    t = {name: FakeTensor(cuda, (65536, 1, 1, 64)) for name in "qkvo"}
+    loaded.runner(1, 1, 64).run(*t.values(), lengths(cuda, 65536), 0, SCALE)
+    assert [launched.grid for launched in cuda.launches] == [(132, 1, 1)] and [encoded["dims"] for encoded in cuda.maps] == [[64, 1, 1, 65536]] * 3
 
 
 def test_unsupported_requests(loaded, cuda):

@@ -228,9 +228,9 @@ def ledger_of(rows, *runs):
 
 
 def test_kernels_that_may_not_be_shipped_are_named_with_routes_and_command(manifest):
-    rows = [built_row(row, {}) for row in manifest.rows(sms=[86, 90], variants=["fmha_v2_d128_paged", "fmha_v2_d256_paged"]) if not row.family.exact]
+    rows = [built_row(row, {}) for row in manifest.rows(sms=[86, 90], variants=["fmha_v2_d128_paged_checked", "fmha_v2_d256_paged_checked"], checked=True)]
     portable = {row.ptx_sha256: row.row.variant.name for row in rows}
-    assert len(portable) >= 2 and {row.row.sm for row in rows} == {86, 90}
+    assert len(portable) >= 2 and {row.row.sm for row in rows} == {86, 90} and not any(row.row.family.exact for row in rows)
     check_ledger(rows, ledger_of(rows, ("driver-ptx", 90)))
     check_ledger(rows, ledger_of(rows, ("driver-ptx", 90), ("cubin", 90)))
     with pytest.raises(LedgerError) as caught:
@@ -242,8 +242,18 @@ def test_kernels_that_may_not_be_shipped_are_named_with_routes_and_command(manif
     assert "python -m pytest tests/device --bundle DIR --ledger-out x/ledger.json" in text and "allow_unvalidated=1" in text
 
 
+def test_a_kernel_of_an_exact_family_lacks_its_cubin_only(manifest):
+    rows = [built_row(row, {}) for row in manifest.rows(sms=[90], variants=["fmha_v2_d128", "fmha_v2_vit_d80"])]
+    assert all(row.row.family.exact for row in rows) and len({row.ptx_sha256 for row in rows}) == 2
+    check_ledger(rows, ledger_of(rows, ("cubin", 90)))
+    with pytest.raises(LedgerError, match=r"does not know 1 of the kernels: fmha_v2_vit_d80 \(PTX .{12}: no run by cubin\)"):
+        check_ledger(rows, ledger_of(rows[:1], ("cubin", 90)))
+    with pytest.raises(LedgerError, match="does not know 2 of the kernels: .*no run by cubin"):
+        check_ledger(rows, ledger_of(rows, ("driver-ptx", 90)))
+
+
 def test_a_kernel_of_several_sms_lacks_what_any_of_them_needs(manifest):
-    """One kernel for SM 86 and 90: nobody runs cubins on 86, but on 90 somebody did."""
+    """One kernel for SM 80 and 86: nobody runs cubins on 80, but on 86 somebody did."""
     rows = [built_row(row, {}) for row in manifest.rows(sms=[80, 86], variants=["fmha_v2_vit_d64"])]
     assert [row.row.sm for row in rows] == [80, 86] and len({row.ptx_sha256 for row in rows}) == 1
     elsewhere = Ledger("ledger.json", {}, frozenset({86}))
