@@ -154,13 +154,15 @@ HOPPER = FamilyRule(
         TileField("producer_registers", _steps(24, 128, 8), "registers of a producer thread", default=24),
         TileField("consumer_registers", _steps(24, 256, 8), "registers of a consumer thread", default=240),
         TileField("columns", (1, 2), "consumers that share their rows and split the output's columns", default=1),
+        TileField("blocks_per_sm", (1, 2, 3, 4), "blocks that an SM holds at once: more hide the start and the end of short query tiles", default=1),
     ),
     (
         # A warpgroup waits for registers that others give back: what they have together is what the block gets at launch, 65,536
         # over all threads, rounded down to a multiple of 8 a thread. More would be waited for without end.
         Check("register_file", "at_most", "producer_registers + consumers * consumer_registers",
-              "8 * (1 + consumers) * ceil_div(65537 - 1024 * (1 + consumers), 1024 * (1 + consumers))",
-              "the warpgroups must not want more registers than the block has at launch: 504 for 1 + 2 of them, 512 for 1 + 3"),
+              "8 * (1 + consumers) * ceil_div(65537 - 1024 * blocks_per_sm * (1 + consumers), 1024 * blocks_per_sm * (1 + consumers))",
+              "the warpgroups must not want more registers than the block has at launch: 504 for 1 + 2 of them, 512 for 1 + 3, half of that "
+              "with two blocks per SM"),
         Check("ring_holds_a_step", "multiple", "2", "stages * (columns - 1) + (2 - columns)", "with columns 2 the ring holds the two tiles of a "
               "step, so stages must be 2"),
         Check("rows_split", "multiple", "64 * consumers", "m * columns", "each group of `columns` consumers takes 64 rows, so m must be "

@@ -14,6 +14,9 @@ from .hopper_geometry import BOX, ELEMENT_BYTES, ROWS, Geometry, geometry
 #: Arguments that stand in no parameter: TMA needs them in the maps only, or nobody does.
 _UNUSED = {"q", "k", "v", "kv_pool", "total_seqlen", "total_seqlen_q", "num_flat_pages"}
 _STRIDES = ("o_stride", "page_list_stride", "block_stride")
+#: Shared memory of an SM 90, and what the system takes of it for each block (CUDA C++ Programming Guide, compute capabilities).
+SM_SHARED_BYTES = 228 << 10
+BLOCK_RESERVED_BYTES = 1 << 10
 _ORDER = {"ptr": 0, "i64": 1, "i32": 2, "f32": 3}
 _QUERY_EXTENT = {"vit": "max_seqlen", "paged_ragged": "max_seqlen_q"}
 
@@ -74,16 +77,21 @@ def scalar_parameters(spec: KernelSpec) -> tuple[Param, ...]:
 
 
 def plan(spec: KernelSpec) -> LaunchPlan:
-    """The launch plan of a kernel: at most one block per SM, each working through its share of the query tiles.
+    """The launch plan of a kernel: as many blocks as the SMs hold at once, each working through its share of the query tiles.
 
-    :raises PlanError: when a step of a paged kernel would straddle two pages
+    :raises PlanError: when a step of a paged kernel would straddle two pages, or an SM can't hold the blocks that the tile asks for
     """
     g = geometry(spec)
+    resident = g.blocks_per_sm * (g.shared_bytes + BLOCK_RESERVED_BYTES)
+    if resident > SM_SHARED_BYTES:
+        raise PlanError(f"{g.blocks_per_sm} blocks of {g.shared_bytes} bytes of shared memory take {resident} bytes with what the system reserves, and an "
+                        f"SM has {SM_SHARED_BYTES}: lower blocks_per_sm, m, n or stages")
     if spec.kv_layout == "paged" and TOKENS_PER_PAGE % g.step:
         raise PlanError(f"a step of {g.step} keys straddles pages of {TOKENS_PER_PAGE}: n x columns must divide them")
     extent = _QUERY_EXTENT.get(spec.operation, "seqlen_q")
+    blocks = "sm_count" if g.blocks_per_sm == 1 else f"sm_count * {g.blocks_per_sm}"
     return LaunchPlan(
-        grid=(f"min(ceil_div({extent}, {g.m}) * num_q_heads * batch, sm_count)", "1", "1"),
+        grid=(f"min(ceil_div({extent}, {g.m}) * num_q_heads * batch, {blocks})", "1", "1"),
         block=(g.threads, 1, 1),
         cluster=(1, 1, 1),
         smem_bytes=g.shared_bytes,

@@ -40,6 +40,7 @@ class Geometry:
     producer_registers: int
     consumer_registers: int
     columns: int = 1
+    blocks_per_sm: int = 1
 
     @property
     def dim(self) -> int:
@@ -131,4 +132,4 @@ class Geometry:
 def geometry(spec) -> Geometry:
     """The geometry that a kernel's spec asks for."""
     t = spec.tile
-    return Geometry(spec.head_dim, t.m, t.n, t.consumers, t.stages, t.producer_registers, t.consumer_registers, t.columns)
+    return Geometry(spec.head_dim, t.m, t.n, t.consumers, t.stages, t.producer_registers, t.consumer_registers, t.columns, t.blocks_per_sm)

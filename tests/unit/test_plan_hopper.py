@@ -75,3 +75,23 @@ def test_a_step_that_straddles_pages_is_refused(tile):
 def test_tiles_that_do_not_add_up_are_refused(change):
     with pytest.raises(TileError):
         FAMILY_RULES["hopper"].tile({**PAIR, **change}, 128)
+
+
+SMALL = {"m": 64, "n": 64, "consumers": 1, "producer_registers": 40, "consumer_registers": 120, "blocks_per_sm": 3}
+
+
+def test_several_blocks_share_an_sm():
+    plan = plan_for_spec(_spec("llm", 64, "causal", SMALL))
+    assert plan.grid[0] == "min(ceil_div(seqlen_q, 64) * num_q_heads * batch, sm_count * 3)" and plan.block == (256, 1, 1)
+    # Q and two stages of K and V, 64 x 64 each; 10 barriers, 3 notices.
+    assert plan.smem_bytes == 2 * 5 * 64 * 64 + 10 * 8 + 3 * 64
+    # 65,536 registers for 3 x 256 threads: 80 a thread at launch, 160 for a producer and a consumer thread together.
+    with pytest.raises(TileError, match="more registers"):
+        FAMILY_RULES["hopper"].tile({**SMALL, "consumer_registers": 128}, 64)
+
+
+def test_blocks_that_an_sm_cannot_hold_are_refused():
+    # Q, K and V are 64 x 128 in shared memory: two blocks fit into the 228 KiB, three do not.
+    assert plan_for_spec(_spec("vit", 96, "bidirectional", {**SMALL, "blocks_per_sm": 2, "consumer_registers": 208})).smem_bytes == 82192
+    with pytest.raises(PlanError, match="3 blocks of 82192 bytes.*take 249648 bytes.*an SM has 233472"):
+        plan_for_spec(_spec("vit", 96, "bidirectional", SMALL))

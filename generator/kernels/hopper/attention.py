@@ -30,14 +30,17 @@ from .work import Board, Problem
 class Attention(Fixed):
     """The kernel of one spec; a subclass says which tensor maps come before the other parameters."""
 
-    #: One block per SM: it may have all registers, and the warpgroups divide them among themselves.
-    launch_options = {"min_blocks_per_mp": 1}
     #: Makes the stand-in for a tensor map that tracing needs.
     map_placeholder = staticmethod(placeholder)
 
     def __init__(self, spec):
         self.spec = spec
         self.g = geometry(spec)
+        # The blocks of an SM share its registers evenly; a block's warpgroups then divide its part among themselves.
+        self.launch_options = {"min_blocks_per_mp": self.g.blocks_per_sm}
+        if self.g.blocks_per_sm > 1:
+            # The toolchain would ask a driver for the size of shared memory, to prefer a part of it at its own launches, which are never made.
+            self.launch_options["preferred_smem_carveout"] = 100
         self.names = [parameter.name for parameter in scalar_parameters(spec)]
 
     @cute.jit

@@ -34,15 +34,17 @@ class Producer(Fixed):
         for turn in cutlass.range(turns, unroll=1):
             work = self.board.read(DRAFT)
             if work.count > 0:
-                k_position = self._keys(work, work.end - 1, k_position)
+                v_page = work.v_page
+                k_position = self._keys(work, work.end - 1, work.k_page, k_position)
                 self._queries(work, q_position)
                 for done in cutlass.range(work.count - 1, unroll=1):
                     step = work.end - 2 - done
-                    k_position = self._keys(work, step, k_position)
-                    v_position = self._values(work, step + 1, v_position)
+                    k_position = self._keys(work, step, self._page(work, step, 0), k_position)
+                    v_position = self._values(work, step + 1, v_page, v_position)
+                    v_page = self._page(work, step, 1)
                 # Finding out about the next tile takes a while: do it while the ring is full anyway.
                 self._draft(cutlass.min(turn + 1, turns - 1), block, blocks)
-                v_position = self._values(work, work.begin, v_position)
+                v_position = self._values(work, work.begin, v_page, v_position)
             else:
                 self.barriers.q.wait_empty(q_position)
                 with cute.arch.elect_one():
@@ -51,9 +53,14 @@ class Producer(Fixed):
                 self._draft(cutlass.min(turn + 1, turns - 1), block, blocks)
             q_position = q_position ^ 1
 
+    @cute.jit
     def _draft(self, turn, block, blocks):
-        """Write down the work of a turn for this warp itself."""
+        """Write down the work of a turn for this warp itself, with the pages that it starts with."""
         work = self.problem.work(self.problem.index(turn, block, blocks), self.lane)
+        k_page, v_page = Int32(0), Int32(0)
+        if work.count > 0:
+            k_page, v_page = self._page(work, work.end - 1, 0), self._page(work, work.end - 1, 1)
+        work.k_page, work.v_page = k_page, v_page
         cute.arch.sync_warp()
         with cute.arch.elect_one():
             self.board.write(work, DRAFT)
@@ -70,17 +77,16 @@ class Producer(Fixed):
                 place = self._place(work.q_start, work.first_row + group * ROWS, work.head, work.batch, self.problem.packed)
                 self._load(self.maps.q, Int32(group * g.q_elements), ROWS, place, ring.full(position))
 
-    def _keys(self, work: Work, step, position):
-        return self._step(work, step, 0, self.maps.k, self.g.k_offset, self.barriers.k, position)
+    def _keys(self, work: Work, step, page, position):
+        return self._step(work, step, page, self.maps.k, self.g.k_offset, self.barriers.k, position)
 
-    def _values(self, work: Work, step, position):
-        return self._step(work, step, 1, self.maps.v, self.g.v_offset, self.barriers.v, position)
+    def _values(self, work: Work, step, page, position):
+        return self._step(work, step, page, self.maps.v, self.g.v_offset, self.barriers.v, position)
 
-    def _step(self, work: Work, step, plane: int, tensor_map, offset: int, ring, position):
-        """Load the tiles of a step of K (plane 0) or V (plane 1); returns the ring's next position."""
+    def _step(self, work: Work, step, page, tensor_map, offset: int, ring, position):
+        """Load the tiles of a step of K or V, from `page` of the pool if there is one; returns the ring's next position."""
         g, packed = self.g, self.problem.packed
         kv_head = work.head // self.problem.group
-        page = self._page(work, step * g.step, plane) if self.problem.paged else None
         for tile in range(g.columns):
             first_key = step * g.step + tile * g.n
             if self.problem.paged:
@@ -94,10 +100,15 @@ class Producer(Fixed):
             position = ring.next(position)
         return position
 
-    def _page(self, work: Work, first_key, plane: int):
-        """Page of the pool that holds a key."""
+    def _page(self, work: Work, step, plane: int):
+        """Page of the pool that holds the keys (plane 0) or values (plane 1) of a step; 0 without a pool.
+
+        Asked for a step ahead where that is possible: the answer comes from global memory.
+        """
+        if not self.problem.paged:
+            return Int32(0)
         a = self.problem.a
-        entry = Int64(work.batch) * a.page_list_stride_batch + Int64(first_key // PAGE_TOKENS)
+        entry = Int64(work.batch) * a.page_list_stride_batch + Int64(step * self.g.step // PAGE_TOKENS)
         if plane:
             entry = entry + a.page_list_stride_plane
         return cute.make_tensor(a.page_list + entry, cute.make_layout(1))[0]

@@ -47,6 +47,8 @@ class Work(Fixed):
     end: Any
     whole_begin: Any
     whole_end: Any
+    k_page: Any
+    v_page: Any
 
     @property
     def count(self):
@@ -153,7 +155,7 @@ class Problem(Fixed):
         rows, step = self.g.m, self.g.step
         first_row = row_tile * rows
         lengths = self._lengths(batch)
-        work = Work(batch, head, lengths[0], first_row, *lengths[1:], *(Int32(0) for _ in range(4)))
+        work = Work(batch, head, lengths[0], first_row, *lengths[1:], *(Int32(0) for _ in range(6)))
         mask = self.mask(work)
         if mask.has_second_interval:
             mask.hull = warp_hull(mask.second_interval, first_row, rows, work.q_len, lane)
