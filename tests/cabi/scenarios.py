@@ -43,6 +43,18 @@ def launch_once(stub_path, library_path, metadata, variant, sm, changes, stream=
     return status, reason, stub.dll.stub_launch_count(), stub.calls("cuLibraryLoadData")
 
 
+def launch_in_turn(stub_path, library_path, metadata, variant, sm, call, rounds):
+    """Launch a variant once for each dict of changed values: after each launch, its driver parameters and how often `call` was made so far."""
+    stub, library = Stub(stub_path, sm), fresh_library(library_path)
+    row = next(row for row in metadata.rows if row.variant == variant)
+    operation, handle = metadata.operations[row.operation], library.find_row(variant)
+    values, steps = random_values(operation, random.Random(3)), []
+    for changes in rounds:
+        library.launch(row.operation, handle, make_args(operation, {**values, **changes}))
+        steps.append((stub.launches()[-1].params, stub.calls(call)))
+    return steps
+
+
 def _args(metadata, row):
     operation = metadata.operations[row.operation]
     return make_args(operation, random_values(operation, random.Random(5)))

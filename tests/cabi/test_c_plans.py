@@ -79,3 +79,13 @@ def test_a_refused_tensor_map_is_named(stub_process, planned):
         scenarios.failing_call, planned.libraries.shared, planned.metadata, VARIANT, 90, "cuTensorMapEncodeTiled", 1)
     assert first[0] == "LAUNCH" and "k_map" in first[1] and "cuTensorMapEncodeTiled" in first[1]
     assert second == ("OK", "") and counts == [1, 0, 1]
+
+
+def test_unchanged_tensor_maps_are_encoded_once(stub_process, planned):
+    changes = ({}, {}, {"k": 1 << 20}, {"k": 1 << 20}, {"seqlen_kv": 77}, {"k_stride_seq": 640}, {"v": 1 << 21}, {})
+    steps = stub_process(scenarios.launch_in_turn, planned.libraries.shared, planned.metadata, VARIANT, 90, "cuTensorMapEncodeTiled", changes)
+    params, calls = zip(*steps)
+    # Two maps at first, then k's whenever its base, an extent or a stride is another than before; v stands in no map of this plan.
+    assert calls == (2, 2, 3, 3, 4, 5, 6, 6)
+    assert params[0] == params[1] == params[6] == params[7] and params[2] == params[3]
+    assert len(set(params)) == 4
