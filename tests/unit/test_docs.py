@@ -255,11 +255,12 @@ def test_python_compiles(page):
         compile(source, f"{name(page)}, block {index}", "exec")
 
 
+@pytest.mark.parametrize("sm", (80, 90))
 @pytest.mark.parametrize("page", EXAMPLES, ids=name)
-def test_python_examples_run(page, bundle_path, tmp_path, monkeypatch):
+def test_python_examples_run(page, sm, bundle_path, tmp_path, monkeypatch):
     (tmp_path / "dist").mkdir()
     (tmp_path / "dist" / f"fmhaforge-{fmhaforge.version.__version__}").symlink_to(bundle_path)
-    gpu = FakeGpu([row for row in fmhaforge.open(bundle_path).metadata.rows if row.sm == 80], 80)
+    gpu = FakeGpu([row for row in fmhaforge.open(bundle_path).metadata.rows if row.sm == sm], sm)
     gpu.current = 100
     torch = FakeTorch(gpu)
     monkeypatch.setitem(sys.modules, "torch", torch)
@@ -269,6 +270,7 @@ def test_python_examples_run(page, bundle_path, tmp_path, monkeypatch):
     with redirect_stdout(io.StringIO()) as printed:
         exec(source, {})
     launched = {gpu.rows[launch.symbol].operation for launch in gpu.launches}
+    assert {gpu.rows[launch.symbol].family for launch in gpu.launches} == {{80: "ampere", 90: "hopper"}[sm]}
     assert launched == {"llm" if page.name == "README.md" else page.stem}
     assert len(gpu.launches) == len(re.findall(r"^runner\.run", source, re.MULTILINE))
     output, = torch.outputs

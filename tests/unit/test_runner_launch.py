@@ -62,9 +62,11 @@ def by_maps(row, **arguments):
 
 
 def grid_of(row, rows, heads, batch):
-    """The blocks that `rows` query rows take: one for each tile, in any order, or one for each of the 132 SMs at most."""
+    """The blocks that `rows` query rows take, sorted: one for each tile, or as many at most as the 132 SMs hold at once."""
     tiles = math.ceil(rows / row.raw["tile"]["m"])
-    return [1, 1, min(tiles * heads * batch, 132)] if row.family == "hopper" else sorted((tiles, heads, batch))
+    if row.family == "hopper":
+        return [1, 1, min(tiles * heads * batch, 132 * row.raw["tile"]["blocks_per_sm"])]
+    return sorted((tiles, heads, batch))
 
 
 def told(cuda, launched):
@@ -102,13 +104,15 @@ def test_llm(loaded, cuda):
     assert params == expected
 
 
-@pytest.mark.parametrize("seqlen_q, batch", [(1, 1), (129, 1), (1024, 4), (4097, 3)])
-def test_a_block_per_tile_or_per_sm(loaded, cuda, seqlen_q, batch):
+@pytest.mark.parametrize("dim, seqlen_q, batch, hopper", [(D, 1, 1, HQ), (D, 129, 1, 2 * HQ), (D, 1024, 4, 132), (D, 4097, 3, 132),
+                                                         (64, 257, 1, 5 * HQ), (64, 512, 8, 3 * 132)])
+def test_a_block_per_tile_or_what_the_sms_hold(loaded, cuda, dim, seqlen_q, batch, hopper):
     addresses = [cuda.allocate(1 << 30) for _ in range(5)]
-    loaded.runner(HQ, HKV, D, batch, seqlen_q, seqlen_q).run(*addresses, 0, SCALE)
+    loaded.runner(HQ, HKV, dim, batch, seqlen_q, seqlen_q).run(*addresses, 0, SCALE)
     row, _ = decode(loaded, cuda, only_launch(cuda))
+    assert row.variant == {D: "fmha_v2_d128", 64: "fmha_v2_d64_small"}[dim]
     assert sorted(cuda.launches[0].grid) == grid_of(row, seqlen_q, HQ, batch)
-    assert math.prod(cuda.launches[0].grid) <= {"hopper": 132, "ampere": 33 * HQ * 3}[row.family]
+    assert cuda.sms == (86,) or cuda.launches[0].grid == (hopper, 1, 1)
 
 
 def test_bare_addresses_launch_the_same(loaded, cuda):
