@@ -11,14 +11,13 @@ from fmhaforge.checks import Check
 from fmhaforge.metadata import Argument, Metadata, Operation, Row
 from fmhaforge.plan import LaunchPlan
 from generator.cabi import numbers
-from generator.cabi.plan_c import PlanCode, integer, plan_code
+from generator.cabi.plan_c import PlanCode, argument_limits, int64, integer, plan_code
 
 _ELEMENT_TYPES = {"float16": "void", "int32": "int32_t"}
 _SCALAR_TYPES = {"i32": "int32_t", "i64": "int64_t", "f32": "float"}
 _FIELD_TYPES = {"ptr": "FF_TYPE_POINTER", "i32": "FF_TYPE_I32", "i64": "FF_TYPE_I64", "f32": "FF_TYPE_F32"}
 _RELATIONS = {"at_most": "FF_RELATION_AT_MOST", "multiple": "FF_RELATION_MULTIPLE", "equal": "FF_RELATION_EQUAL"}
 _HEADS = frozenset(("num_q_heads", "num_kv_heads"))
-_INT64_MIN = -(1 << 63)
 
 
 @dataclass(frozen=True)
@@ -179,15 +178,9 @@ def _check(argument: Argument, positive: bool) -> CheckC:
     if argument.type == "ptr":
         return CheckC(argument.name, _FIELD_TYPES["ptr"], "0", "0", argument.alignment)
     if argument.type == "f32":
-        return CheckC(argument.name, _FIELD_TYPES["f32"], str(int(positive)), _int64(argument.maximum or 0), 1)
-    width = {"i32": 31, "i64": 63}[argument.type]
-    minimum = -(1 << width) if argument.minimum is None else argument.minimum
-    maximum = (1 << width) - 1 if argument.maximum is None else argument.maximum
-    return CheckC(argument.name, _FIELD_TYPES[argument.type], _int64(minimum), _int64(maximum), argument.multiple_of)
-
-
-def _int64(value: int) -> str:
-    return "INT64_MIN" if value == _INT64_MIN else f"INT64_C({value})"
+        return CheckC(argument.name, _FIELD_TYPES["f32"], str(int(positive)), int64(argument.maximum or 0), 1)
+    minimum, maximum = argument_limits(argument.type, argument.minimum, argument.maximum)
+    return CheckC(argument.name, _FIELD_TYPES[argument.type], int64(minimum), int64(maximum), argument.multiple_of)
 
 
 def _relation(check: Check) -> RelationC:

@@ -6,12 +6,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from fmhaforge import expr
+from fmhaforge import expr, fit
+from fmhaforge.fit import blamable
 from fmhaforge.launch import compiled
 from fmhaforge.metadata import Operation
 from fmhaforge.plan import LaunchPlan, Param, TensorMap
 from generator import expr_c
-from generator.cabi import numbers
+from generator.cabi import intervals, numbers
+from generator.cabi.intervals import Limits
 from generator.operations import EXTRA_NAMES
 
 
@@ -19,7 +21,7 @@ from generator.operations import EXTRA_NAMES
 class PlanCode:
     """`empty` is a C condition, `lines` fill an ff_launch; both read the argument struct `a`.
 
-    `names` are the members of `a` that `lines` want as int64_t locals.
+    `names` are the members of `a` that `lines` want as int64_t locals. `known_lines` check what is known before there are arguments.
     """
 
     args_type: str
@@ -27,6 +29,7 @@ class PlanCode:
     empty: str
     names: tuple[str, ...]
     lines: tuple[str, ...]
+    known_lines: tuple[str, ...]
     param_count: int
     param_bytes: int
 
@@ -34,14 +37,16 @@ class PlanCode:
 def plan_code(plan: LaunchPlan, operation: Operation, args_type: str, used_by: str) -> PlanCode:
     """The C code of `plan`; `used_by` is for a comment."""
     layout = compiled(plan)
-    lines = [line for axis, text in enumerate(plan.grid) for line in _grid(axis, text)]
+    limits = _limits(plan, operation)
+    lines = [line for axis, extent in enumerate(_grid(plan)) for line in extent.assign(f"launch->grid[{axis}]", limits)]
     for name in ("block", "cluster"):
         lines += [f"launch->{name}[{axis}] = {extent};" for axis, extent in enumerate(getattr(plan, name))]
     lines.append(f"launch->smem_bytes = {plan.smem_bytes};")
     for index, (param, offset) in enumerate(zip(plan.params, layout.offsets)):
-        lines += _param(index, offset, param, operation)
+        lines += _param(index, offset, param, limits)
     empty = " || ".join(f"a->{name} == 0" for name in plan.empty_if_zero) or "false"
-    return PlanCode(args_type, used_by, empty, tuple(sorted(plan.integer_names() - set(EXTRA_NAMES))), tuple(lines), len(plan.params), layout.size)
+    return PlanCode(args_type, used_by, empty, tuple(sorted(plan.integer_names() - set(EXTRA_NAMES))), tuple(lines),
+                    tuple(_known(plan, operation, limits)), len(plan.params), layout.size)
 
 
 def integer(text: str) -> str:
@@ -49,35 +54,99 @@ def integer(text: str) -> str:
     return expr_c.render(text, status="&bad")
 
 
-def _grid(axis: int, text: str) -> Iterator[str]:
-    yield f"launch->grid[{axis}] = {integer(text)};"
-    yield from _fail_unless_ok(f"grid {'xyz'[axis]}", _is_compound(text), text)
+@dataclass(frozen=True)
+class _Value:
+    """The expression `text`, whose value is `what` and must lie in least .. most; see `fmhaforge.fit`."""
+
+    text: str
+    what: str
+    least: int
+    most: int
+
+    def conditions(self, place: str, limits: Limits) -> str:
+        """When the value at `place` does not fit: a C condition, without what cannot be; empty when it always fits."""
+        found = intervals.of(self.text, limits)
+        return " || ".join((["bad != 0"] if found.may_overflow else [])
+                           + ([f"{place} < {int64(self.least)}"] if found.low < self.least else [])
+                           + ([f"{place} > {int64(self.most)}"] if found.high > self.most else []))
+
+    def assign(self, place: str, limits: Limits, blamed: str = "NULL") -> Iterator[str]:
+        """Statements that put the value into the int64_t at `place`, and return with the reason when it does not fit.
+
+        Raises ValueError for a number that never fits.
+        """
+        yield f"{place} = {integer(self.text)};"
+        conditions = self.conditions(place, limits)
+        if conditions:
+            given = [f'{{"{name}", {name}}}' for name in blamable(self.text)]
+            if not given:
+                raise ValueError(f"{self.what} is {self.text}, which is not in {self.least} .. {self.most}")
+            yield f"if ({conditions}) {{"
+            yield f"    const ff_value given[] = {_braced(given)};"
+            yield (f'    return ff_misfit("{self.what}", bad, {place}, {int64(self.least)}, {int64(self.most)}, given, {len(given)}, '
+                   f"{blamed});")
+            yield "}"
 
 
-def _param(index: int, offset: int, param: Param, operation: Operation) -> Iterator[str]:
+def _limits(plan: LaunchPlan, operation: Operation) -> Limits:
+    """What the values can be when a launch is filled: checked, and not empty."""
+    found = {}
+    for argument in operation.arguments.values():
+        if argument.type in fit.INTEGER_LIMITS:
+            low, high = argument_limits(argument.type, argument.minimum, argument.maximum)
+            found[argument.name] = max(low, 1) if argument.name in plan.empty_if_zero else low, high
+    return {**{name: (0, fit.INTEGER_LIMITS["i32"][1]) for name in EXTRA_NAMES}, **found}
+
+
+def _grid(plan: LaunchPlan) -> Iterator[_Value]:
+    for axis, text, most in zip("xyz", plan.grid, fit.GRID_LIMITS):
+        yield _Value(text, fit.GRID % axis, 1, most)
+
+
+def _known(plan: LaunchPlan, operation: Operation, limits: Limits) -> Iterator[str]:
+    """Checks of the grid's extents that a problem tells all about; its length is called `known_seqlen_q` and may be unknown."""
+    seqlen_q = operation.seqlen_q_argument
+    checked = [extent for extent in _grid(plan) if expr.names(extent.text) <= {"num_q_heads", "num_kv_heads", seqlen_q}
+               and extent.conditions("value", limits)]
+    if checked and seqlen_q in plan.empty_if_zero:
+        yield from ("if (known_seqlen_q == 0) {", "    return FMHAFORGE_OK;", "}")
+    for extent in checked:
+        lines = extent.assign("value", limits, "blamed")
+        if seqlen_q in expr.names(extent.text):
+            yield from ("if (known_seqlen_q >= 0) {", f"    const int64_t {seqlen_q} = known_seqlen_q;", *("    " + line for line in lines), "}")
+        else:
+            yield from lines
+
+
+def _param(index: int, offset: int, param: Param, limits: Limits) -> Iterator[str]:
     at = f"launch, {index}, {offset}"
     if param.map is not None:
-        yield from _tensor_map(at, param.name, param.map)
+        yield from _tensor_map(at, param.name, param.map, limits)
     elif param.type in ("ptr", "f32"):
         yield f"ff_put_{param.type}({at}, a->{param.value});"
-    elif param.type == "i64":
-        yield f"ff_put_i64({at}, {integer(param.value)});"
-        yield from _fail_unless_ok(f"parameter {param.name}", _is_compound(param.value), param.value)
     else:
-        yield f"ff_put_i32({at}, {integer(param.value)}, &bad);"
-        yield from _fail_unless_ok(f"parameter {param.name}", not _is_int32(param.value, operation), param.value)
+        value = _Value(param.value or "", fit.PARAMETER % param.name, *fit.INTEGER_LIMITS[param.type])
+        cast = "(int32_t)" if param.type == "i32" else ""
+        if value.conditions("value", limits):
+            yield from value.assign("value", limits)
+            yield f"ff_put_{param.type}({at}, {cast}value);"
+        else:
+            yield f"ff_put_{param.type}({at}, {cast}{integer(value.text)});"
 
 
-def _tensor_map(at: str, name: str, spec: TensorMap) -> Iterator[str]:
+def _tensor_map(at: str, name: str, spec: TensorMap, limits: Limits) -> Iterator[str]:
     rank = len(spec.dims)
     shape = (rank, numbers.TENSOR_MAP_DTYPES[spec.dtype], numbers.TENSOR_MAP_SWIZZLES[spec.swizzle],
              numbers.TENSOR_MAP_L2_PROMOTIONS[spec.l2_promotion])
+    dims = [_Value(text, fit.MAP_EXTENT % (axis, name), 1, fit.MAP_EXTENT_LIMIT) for axis, text in enumerate(spec.dims)]
+    strides = [_Value(text, fit.MAP_STRIDE % (axis, name), 0, fit.MAP_STRIDE_LIMIT) for axis, text in enumerate(spec.strides_bytes, 1)]
     yield "{"
     yield f"    static const ff_tensor_map_shape shape = {{{', '.join(map(str, shape))}, {_braced(spec.box)}}};"
-    yield f"    const int64_t dims[] = {_braced(map(integer, spec.dims))};"
-    yield f"    const int64_t strides[] = {_braced((*map(integer, spec.strides_bytes), 0))};"
-    texts = (*spec.dims, *spec.strides_bytes)
-    yield from _fail_unless_ok(f"tensor map {name}", any(map(_is_compound, texts)), ", ".join(texts), indent="    ")
+    yield f"    int64_t dims[{rank}];"
+    yield f"    int64_t strides[{rank}] = {{0}};"
+    for array, values in (("dims", dims), ("strides", strides)):
+        for index, value in enumerate(values):
+            yield from ("    " + line for line in value.assign(f"{array}[{index}]", limits))
     yield f'    fmhaforge_status result = ff_put_tensor_map(driver, {at}, "{name}", a->{spec.base}, &shape, dims, strides);'
     yield "    if (result != FMHAFORGE_OK) {"
     yield "        return result;"
@@ -89,19 +158,12 @@ def _braced(values: Iterable[object]) -> str:
     return "{" + ", ".join(map(str, values)) + "}"
 
 
-def _fail_unless_ok(what: str, can_fail: bool, text: str, indent: str = "") -> Iterator[str]:
-    if can_fail:
-        yield indent + "if (bad != 0) {"
-        yield indent + f'    return ff_plan_error("{what}", "{text}");'
-        yield indent + "}"
+def argument_limits(type_: str, minimum: int | None, maximum: int | None) -> tuple[int, int]:
+    """The least and the largest value that an integer argument can have."""
+    least, most = fit.INTEGER_LIMITS[type_]
+    return least if minimum is None else minimum, most if maximum is None else maximum
 
 
-def _is_compound(text: str) -> bool:
-    """Whether evaluating `text` can overflow: a number or a bare name can't."""
-    return isinstance(expr.parse(text), (expr.Binary, expr.Call))
-
-
-def _is_int32(text: str, operation: Operation) -> bool:
-    """Whether `text` is an argument that is an int32 by itself."""
-    argument = operation.arguments.get(text)
-    return argument is not None and argument.type == "i32"
+def int64(value: int) -> str:
+    """A C constant of type int64_t."""
+    return "INT64_MIN" if value == expr.INT64_MIN else f"INT64_C({value})"

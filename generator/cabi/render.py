@@ -14,6 +14,7 @@ from typing import Any
 
 import generator  # noqa: F401 - makes fmhaforge importable
 from fmhaforge import metadata as bundle_metadata
+from fmhaforge import sentences
 from fmhaforge.errors import SchemaError
 from generator import expr_c, operations
 from generator.cabi import numbers
@@ -30,6 +31,11 @@ _FUNCTIONS = ("query", "why_not", "find_row", "row_count", "row_at", "preload", 
 _EXPRESSIONS = f"""/* SPDX-License-Identifier: Apache-2.0 */
 /* The expressions of launch plans: 64-bit arithmetic that notices when a value does not fit. Generated; do not edit. */
 {expr_c.HELPERS}"""
+
+
+_SENTENCES = """/* SPDX-License-Identifier: Apache-2.0 */
+/* The sentences of the Python runtime, as formats of printf. Generated; do not edit. */
+""" + "".join(f"#define FF_SAY_{name} {json.dumps(sentences.c_text(getattr(sentences, name)))}\n" for name in sentences.NAMES)
 
 
 class RenderError(ValueError):
@@ -150,6 +156,7 @@ def _write_source(model: Model, sources: Sources, suffix: str) -> None:
     write_source(sources.source, from_template("fmhaforge.c.j2", {
         "model": model, "status_members": numbers.STATUS.members, "words": words, "flags": numbers.FLAGS.members}))
     write_source(sources.source.parent / "ff_expr.h", _EXPRESSIONS)
+    write_source(sources.source.parent / "ff_sentences.h", _SENTENCES)
     write_source(sources.source.parent / "ff_rows.h", from_template("ff_rows.h.j2", {"row_count": len(model.rows), "suffix": suffix}))
     write_table(sources.source.parent, model.rows)
     for part in sorted(C_SOURCES.iterdir()):

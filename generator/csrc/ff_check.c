@@ -6,15 +6,15 @@
 static fmhaforge_status ff_check_integer(const ff_check* check, int64_t value)
 {
     if (value < check->minimum) {
-        return ff_fail(FMHAFORGE_ERROR_INVALID_ARGUMENT, "%s: %lld is below %lld; give at least %lld", check->name, (long long)value,
-            (long long)check->minimum, (long long)check->minimum);
+        return ff_fail(FMHAFORGE_ERROR_INVALID_ARGUMENT, "%s: " FF_SAY_BELOW, check->name, (long long)value, (long long)check->minimum,
+            (long long)check->minimum);
     }
     if (value > check->maximum) {
-        return ff_fail(FMHAFORGE_ERROR_INVALID_ARGUMENT, "%s: %lld is above %lld; give at most %lld", check->name, (long long)value,
-            (long long)check->maximum, (long long)check->maximum);
+        return ff_fail(FMHAFORGE_ERROR_INVALID_ARGUMENT, "%s: " FF_SAY_ABOVE, check->name, (long long)value, (long long)check->maximum,
+            (long long)check->maximum);
     }
     if (value % check->multiple_of != 0) {
-        return ff_fail(FMHAFORGE_ERROR_INVALID_ARGUMENT, "%s: %lld is not a multiple of %lld", check->name, (long long)value,
+        return ff_fail(FMHAFORGE_ERROR_INVALID_ARGUMENT, "%s: " FF_SAY_NOT_A_MULTIPLE, check->name, (long long)value,
             (long long)check->multiple_of);
     }
     return FMHAFORGE_OK;
@@ -102,8 +102,7 @@ static fmhaforge_status ff_check_relation(const ff_relation* relation, int64_t l
 {
     bool holds = false;
     if (overflow != 0) {
-        return ff_fail(FMHAFORGE_ERROR_INVALID_ARGUMENT, "%s (%s or %s does not fit in 64 bits)", relation->message,
-            relation->left, relation->right);
+        return ff_fail(FMHAFORGE_ERROR_INVALID_ARGUMENT, FF_SAY_RELATION_OVERFLOW, relation->message, relation->left, relation->right);
     }
     switch (relation->kind) {
     case FF_RELATION_AT_MOST:
@@ -120,6 +119,6 @@ static fmhaforge_status ff_check_relation(const ff_relation* relation, int64_t l
     if (holds) {
         return FMHAFORGE_OK;
     }
-    return ff_fail(FMHAFORGE_ERROR_INVALID_ARGUMENT, "%s (%s is %lld, %s is %lld)", relation->message, relation->left,
-        (long long)left, relation->right, (long long)right);
+    return ff_fail(FMHAFORGE_ERROR_INVALID_ARGUMENT, FF_SAY_RELATION, relation->message, relation->left, (long long)left, relation->right,
+        (long long)right);
 }

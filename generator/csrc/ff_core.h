@@ -62,10 +62,18 @@ typedef struct ff_launch {
     alignas(64) unsigned char values[FF_MAX_PARAM_BYTES];
 } ff_launch;
 
+/* `check_known` checks what a problem tells of the grid; the argument to blame goes to `blamed`. A seqlen_q below 0 is not known. */
 typedef struct ff_plan {
     bool (*is_empty)(const void* args);
     fmhaforge_status (*fill)(const void* args, const ff_driver_api* driver, int64_t sm_count, ff_launch* launch);
+    fmhaforge_status (*check_known)(int64_t num_q_heads, int64_t num_kv_heads, int64_t seqlen_q, const char** blamed);
 } ff_plan;
+
+/* An argument and its value. */
+typedef struct ff_value {
+    const char* name;
+    int64_t value;
+} ff_value;
 
 /* What of a tensor map is known when the library is built, in the driver's numbers. */
 typedef struct ff_tensor_map_shape {

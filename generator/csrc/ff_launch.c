@@ -1,18 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One launch: check, evaluate the row's plan, find the kernel, hand it to the driver. The same road for every operation. */
 
-static fmhaforge_status ff_check_grid(const ff_launch* launch)
-{
-    static const int64_t limits[3] = {INT32_MAX, 65535, 65535};
-    for (size_t i = 0; i < FF_ARRAY_LENGTH(limits); ++i) {
-        if (launch->grid[i] < 1 || launch->grid[i] > limits[i]) {
-            return ff_fail(FMHAFORGE_ERROR_INVALID_ARGUMENT, "the launch's grid %c is %lld; it must lie in 1 .. %lld", "xyz"[i],
-                (long long)launch->grid[i], (long long)limits[i]);
-        }
-    }
-    return FMHAFORGE_OK;
-}
-
 static CUresult ff_launch_cluster(const ff_driver_api* driver, ff_launch* launch, CUfunction function, CUstream stream)
 {
     ff_launch_attribute attribute = {.id = FF_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION};
@@ -62,9 +50,6 @@ static fmhaforge_status ff_launch_on_device(const fmhaforge_row* row, const ff_p
     }
     if (status == FMHAFORGE_OK) {
         status = plan->fill(args, driver, device->sm_count, &launch);
-    }
-    if (status == FMHAFORGE_OK) {
-        status = ff_check_grid(&launch);
     }
     if (status == FMHAFORGE_OK) {
         status = ff_submit(driver, row, &launch, kernel, stream);

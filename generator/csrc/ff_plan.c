@@ -1,9 +1,35 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the functions generated from launch plans are made of: filling one parameter, or failing with its name. */
+/* What the functions generated from launch plans are made of: filling one parameter, or failing with the names of the arguments. */
 
-static inline fmhaforge_status ff_plan_error(const char* what, const char* expression)
+/* Say that a value of the launch, computed from `given`, does not fit: the largest argument is named first, the others beside it. */
+static fmhaforge_status ff_misfit(const char* what, int overflow, int64_t value, int64_t least, int64_t most, const ff_value* given,
+    size_t count, const char** blamed)
 {
-    return ff_fail(FMHAFORGE_ERROR_INVALID_ARGUMENT, "the launch's %s (%s) does not fit: the arguments are too large", what, expression);
+    char bytes[FF_REASON_BYTES];
+    ff_text text = {bytes, sizeof bytes, 0};
+    size_t largest = 0;
+    for (size_t i = 1; i < count; ++i) {
+        largest = given[i].value > given[largest].value ? i : largest;
+    }
+    ff_append(&text, "%s: %lld ", given[largest].name, (long long)given[largest].value);
+    for (size_t i = 0, others = 0; i < count; ++i) {
+        if (i != largest) {
+            const char* joint = others == 0 ? "with " : others + 2 == count ? "and " : "";
+            ++others;
+            ff_append(&text, "%s%s %lld%s", joint, given[i].name, (long long)given[i].value, others + 2 < count ? ", " : " ");
+        }
+    }
+    if (overflow != 0) {
+        ff_append(&text, FF_SAY_OVERFLOW, what);
+    } else if (value > most) {
+        ff_append(&text, FF_SAY_TOO_LARGE, what, (long long)value, (long long)most);
+    } else {
+        ff_append(&text, FF_SAY_TOO_SMALL, what, (long long)value, (long long)least);
+    }
+    if (blamed != NULL) {
+        *blamed = given[largest].name;
+    }
+    return ff_fail(FMHAFORGE_ERROR_INVALID_ARGUMENT, "%s", bytes);
 }
 
 static inline void ff_put(ff_launch* launch, size_t index, size_t offset, const void* value, size_t bytes)
@@ -27,11 +53,9 @@ static inline void ff_put_f32(ff_launch* launch, size_t index, size_t offset, fl
     ff_put(launch, index, offset, &value, sizeof value);
 }
 
-static inline void ff_put_i32(ff_launch* launch, size_t index, size_t offset, int64_t value, int* bad)
+static inline void ff_put_i32(ff_launch* launch, size_t index, size_t offset, int32_t value)
 {
-    int32_t narrow = (int32_t)value;
-    *bad |= narrow != value;
-    ff_put(launch, index, offset, &narrow, sizeof narrow);
+    ff_put(launch, index, offset, &value, sizeof value);
 }
 
 /*
@@ -58,6 +82,7 @@ static bool ff_is_known(const ff_known_map* known, const void* base, const ff_te
         && memcmp(known->strides_bytes, strides_bytes, bytes) == 0;
 }
 
+/* Encode a tensor map whose dims and strides fit. */
 static fmhaforge_status ff_encode(const ff_driver_api* driver, const char* name, const void* base, const ff_tensor_map_shape* shape,
     const int64_t* dims, const int64_t* strides_bytes, ff_tensor_map* map)
 {
@@ -65,10 +90,6 @@ static fmhaforge_status ff_encode(const ff_driver_api* driver, const char* name,
     uint64_t map_dims[FF_MAX_TENSOR_MAP_RANK] = {0};
     uint64_t map_strides[FF_MAX_TENSOR_MAP_RANK] = {0};
     for (size_t i = 0; i < shape->rank; ++i) {
-        if (dims[i] < 1 || dims[i] > UINT32_MAX || (i > 0 && strides_bytes[i - 1] < 0)) {
-            return ff_fail(FMHAFORGE_ERROR_INVALID_ARGUMENT, "the launch's tensor map %s has extent %lld in dimension %zu", name,
-                (long long)dims[i], i);
-        }
         map_dims[i] = (uint64_t)dims[i];
         map_strides[i] = i + 1 < shape->rank ? (uint64_t)strides_bytes[i] : 0;
     }

@@ -15,6 +15,22 @@ static size_t ff_failing_step(const fmhaforge_problem* problem, const ff_arch* a
     return furthest;
 }
 
+/* Check what the problem tells of the launch's grid. */
+static fmhaforge_status ff_check_known_grid(
+    const fmhaforge_problem* problem, const fmhaforge_row* row, fmhaforge_refusal* refusal, ff_text* text)
+{
+    const ff_plan* plan = &ff_plans[ff_row_codes[row->index].plan];
+    const char* blamed = NULL;
+    if (plan->check_known(problem->num_q_heads, problem->num_kv_heads, problem->seqlen_q, &blamed) == FMHAFORGE_OK) {
+        return FMHAFORGE_OK;
+    }
+    int32_t field = strcmp(blamed, "num_q_heads") == 0 ? FMHAFORGE_FIELD_NUM_Q_HEADS
+        : strcmp(blamed, "num_kv_heads") == 0          ? FMHAFORGE_FIELD_NUM_KV_HEADS
+                                                       : FMHAFORGE_FIELD_SEQLEN_Q;
+    ff_append(text, "%s", ff_reason);
+    return ff_refuse(refusal, text, field, NULL);
+}
+
 /* Check heads and lengths by the limits of the operation, as a launch would. */
 static fmhaforge_status ff_check_extents(const fmhaforge_problem* problem, fmhaforge_refusal* refusal, ff_text* text)
 {
@@ -83,20 +99,27 @@ static fmhaforge_status ff_refuse_rules(
 {
     const char* argument = ff_find_operation(problem->operation)->seqlen_q_argument;
     const fmhaforge_row* nearest = NULL;
-    ff_append(text, "no selection rule holds: ");
+    if (problem->seqlen_q == FMHAFORGE_SEQLEN_UNKNOWN) {
+        ff_append(text, FF_SAY_NO_RULE_UNKNOWN, argument);
+    } else {
+        ff_append(text, FF_SAY_NO_RULE, argument, (long long)problem->seqlen_q);
+    }
     for (size_t i = 0; i < FF_ROW_COUNT; ++i) {
         const fmhaforge_row* row = &ff_rows[i];
         if (row->sm == row_sm && ff_passes(row, problem, arch, FF_STEP_COUNT)) {
-            ff_append(text, "%s%s takes %s up to %d", nearest != NULL ? "; " : "", row->variant, argument, row->seqlen_q_at_most);
+            ff_append(text, "%s" FF_SAY_RULE, nearest != NULL ? "; " : "", row->variant, argument, (long long)row->seqlen_q_at_most);
             for (size_t f = 0; f < FF_ARRAY_LENGTH(ff_flag_names); ++f) {
-                if (row->only_if == (uint32_t)ff_flag_names[f].value) {
-                    ff_append(text, " with %s", ff_flag_names[f].name);
+                uint32_t flag = (uint32_t)ff_flag_names[f].value;
+                if (row->only_if == flag && (problem->flags & flag) != 0) {
+                    ff_append(text, FF_SAY_RULE_FLAG, ff_flag_names[f].name);
+                } else if (row->only_if == flag) {
+                    ff_append(text, FF_SAY_RULE_FLAG_OFF, ff_flag_names[f].name);
                 }
             }
             nearest = nearest != NULL ? nearest : row;
         }
     }
-    ff_append(text, "; build the variant without a rule");
+    ff_append(text, FF_SAY_NO_RULE_REMEDY);
     return ff_refuse(refusal, text, FMHAFORGE_FIELD_SEQLEN_Q, nearest);
 }
 
@@ -118,9 +141,13 @@ static fmhaforge_status ff_select(const fmhaforge_problem* problem, const fmhafo
     }
     int32_t smem_bytes = chosen->smem_bytes + chosen->static_smem_bytes;
     if (smem_bytes > arch->smem_limit) {
-        ff_append(&text, "%s for SM %d needs %d bytes of shared memory a block; SM %d gives at most %d; build a smaller tile for this SM",
-            chosen->variant, chosen->sm, smem_bytes, problem->sm, arch->smem_limit);
+        ff_append(&text, FF_SAY_SMEM, chosen->variant, (long long)chosen->sm, (long long)smem_bytes, (long long)problem->sm,
+            (long long)arch->smem_limit);
         return ff_refuse(refusal, &text, FMHAFORGE_FIELD_SMEM_BYTES, chosen);
+    }
+    status = ff_check_known_grid(problem, chosen, refusal, &text);
+    if (status != FMHAFORGE_OK) {
+        return status;
     }
     refusal->field = FMHAFORGE_FIELD_NONE;
     refusal->nearest = chosen;

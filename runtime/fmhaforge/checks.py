@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
-from fmhaforge import expr
+from fmhaforge import expr, sentences
 
 KINDS = ("at_most", "multiple", "equal")
 
@@ -37,10 +37,13 @@ class Check:
 
     def failure(self, env: Mapping[str, int]) -> str | None:
         """None when the relation holds for the values in `env`, else a sentence with the values found."""
-        left, right = expr.compile(self.left)(env), expr.compile(self.right)(env)
+        try:
+            left, right = expr.compile(self.left)(env), expr.compile(self.right)(env)
+        except expr.RangeError:
+            return sentences.RELATION_OVERFLOW % (self.message, self.left, self.right)
         if _holds(self.kind, left, right):
             return None
-        return f"{self.message} ({self.left} is {left}, {self.right} is {right})"
+        return sentences.RELATION % (self.message, self.left, left, self.right, right)
 
     def to_json(self) -> dict[str, str]:
         """The check as plain JSON values."""

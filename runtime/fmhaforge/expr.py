@@ -48,6 +48,10 @@ class ExprError(ValueError):
         return f"expression {self.text!r}: {self.reason}"
 
 
+class RangeError(ExprError):
+    """A value that does not fit in 64 bits, or a division by a number <= 0."""
+
+
 @dataclass(frozen=True)
 class Number:
     """An integer literal."""
@@ -203,19 +207,24 @@ def parse(text: str) -> Node:
     return _Parser(text).parse()
 
 
-def names(text: str) -> frozenset[str]:
-    """The names that `text` refers to."""
-    found: set[str] = set()
+def appearing(text: str) -> tuple[str, ...]:
+    """The names that `text` refers to, in the order in which they first appear."""
+    found: dict[str, None] = {}
     pending: list[Node] = [parse(text)]
     while pending:
         node = pending.pop()
         if isinstance(node, Name):
-            found.add(node.name)
+            found[node.name] = None
         elif isinstance(node, Binary):
-            pending += (node.left, node.right)
+            pending += (node.right, node.left)
         elif isinstance(node, Call):
-            pending += node.arguments
-    return frozenset(found)
+            pending += reversed(node.arguments)
+    return tuple(found)
+
+
+def names(text: str) -> frozenset[str]:
+    """The names that `text` refers to."""
+    return frozenset(appearing(text))
 
 
 def ceil_div(a: int, b: int) -> int:
@@ -240,7 +249,7 @@ def compile(text: str) -> Callable[[Mapping[str, int]], int]:  # noqa: A001 - th
     """A function from values by name to the value of `text`, a 64-bit integer.
 
     Compiling raises ExprError for bad syntax; calling raises ExprError for a missing name, a value that is no integer, an
-    overflow of 64 bits in any intermediate value, or a division by a number <= 0.
+    overflow of 64 bits in any intermediate value, or a division by a number <= 0 (both RangeError).
     """
     return _closure(parse(text), text)
 
@@ -282,11 +291,11 @@ def _apply(symbol: str, left: Callable, right: Callable, text: str) -> Callable[
         try:
             return _fitting(function(a, b), symbol, text)
         except ZeroDivisionError as error:
-            raise ExprError(text, str(error)) from None
+            raise RangeError(text, str(error)) from None
     return apply
 
 
 def _fitting(value: int, what: str, text: str) -> int:
     if INT64_MIN <= value <= INT64_MAX:
         return value
-    raise ExprError(text, f"the value of {what} does not fit in 64 bits ({value})")
+    raise RangeError(text, f"the value of {what} does not fit in 64 bits ({value})")

@@ -9,14 +9,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Union
 
-from . import expr
+from . import fit
 from .driver import Driver
 from .errors import ArgumentError
+from .fit import Fitted, Misfit
 from .names import public_name
 from .plan import TENSOR_MAP_BYTES, LaunchPlan, Param, TensorMap
-
-GRID_LIMITS = (2**31 - 1, 65535, 65535)
-"""The most blocks in x, y and z that any device takes."""
 
 _FORMATS = {"ptr": "Q", "i64": "q", "i32": "i", "f32": "f", "tensormap": f"{TENSOR_MAP_BYTES}s"}
 """Type of a parameter -> how `struct` packs it."""
@@ -44,43 +42,35 @@ class CompiledPlan:
     def __init__(self, plan: LaunchPlan):
         self.plan = plan
         self.offsets, self.size, self._struct = _layout(plan)
-        self._grid = tuple(expr.compile(text) for text in plan.grid)
-        self._grid_names = tuple(expr.names(text) for text in plan.grid)
+        self._grid = tuple(Fitted(text, fit.GRID % axis, 1, most) for axis, text, most in zip("xyz", plan.grid, fit.GRID_LIMITS))
         self._makers = tuple(_maker(param) for param in plan.params)
 
     def is_empty(self, values: Values) -> bool:
-        """Whether there is nothing to launch for these values."""
-        return any(values[name] == 0 for name in self.plan.empty_if_zero)
+        """Whether there is nothing to launch for these values, which may be just those that are known."""
+        return any(values.get(name) == 0 for name in self.plan.empty_if_zero)
 
-    def grid_problem(self, values: Values) -> tuple[str, str] | None:
-        """(the expression, what is wrong) for the first grid extent that no device takes; extents with unknown names are left out.
-
-        `values` may hold just the integers that are known.
-        """
-        for axis, text, names, compute, limit in zip("xyz", self.plan.grid, self._grid_names, self._grid, GRID_LIMITS):
-            if not names <= values.keys():
-                continue
-            try:
-                extent = compute(values)  # type: ignore[arg-type]
-            except expr.ExprError as error:
-                return text, str(error)
-            if extent > limit:
-                return text, f"the grid would have {extent} blocks in {axis}; a launch takes at most {limit}"
+    def grid_problem(self, known: Mapping[str, int]) -> tuple[str, str] | None:
+        """(argument, what is wrong) for the first grid extent that no device takes; extents with unknown names are left out."""
+        if self.is_empty(known):
+            return None
+        try:
+            for extent in self._grid:
+                if extent.names <= known.keys():
+                    extent(known)
+        except Misfit as error:
+            return error.argument, error.reason()
         return None
 
-    def bind(self, values: Values) -> BoundPlan:
+    def bind(self, values: Values, rename: Callable[[str], str] = public_name) -> BoundPlan:
         """The plan for these integers; what a launch still adds are the pointers and the scale.
 
-        Raises ArgumentError when the values do not fit the plan.
+        Raises ArgumentError when the values do not fit the plan; `rename` gives the names of arguments in its message.
         """
         try:
-            problem = self.grid_problem(values)
-            if problem:
-                raise ArgumentError(public_name(problem[0]), f"{problem[1]}; split the work")
-            grid = tuple(compute(values) for compute in self._grid)  # type: ignore[arg-type]
+            grid = tuple(extent(values) for extent in self._grid)  # type: ignore[arg-type]
             return BoundPlan(grid, self._struct, tuple(make(values) for make in self._makers))  # type: ignore[arg-type]
-        except expr.ExprError as error:
-            raise ArgumentError(error.text, error.reason) from error
+        except Misfit as error:
+            raise ArgumentError(rename(error.argument), error.reason(rename)) from error
 
     def evaluate(self, values: Values, driver: Driver) -> Launch:
         """The grid and the parameter bytes. Raises ArgumentError when the values do not fit the plan."""
@@ -97,11 +87,8 @@ class BoundPlan:
         self._parameters = parameters
 
     def pack(self, values: Values, driver: Driver) -> bytes:
-        """The parameter bytes for the pointers and floats in `values`. Raises ArgumentError when a value does not fit."""
-        try:
-            return self._struct.pack(*[parameter(values, driver) if callable(parameter) else parameter for parameter in self._parameters])
-        except (struct.error, OverflowError) as error:
-            raise ArgumentError("launch parameters", f"a value does not fit its type ({error}); split the work") from error
+        """The parameter bytes for the pointers and floats in `values`."""
+        return self._struct.pack(*[parameter(values, driver) if callable(parameter) else parameter for parameter in self._parameters])
 
 
 @lru_cache(maxsize=4096)
@@ -123,10 +110,10 @@ def _layout(plan: LaunchPlan) -> tuple[tuple[int, ...], int, struct.Struct]:
 def _maker(param: Param) -> Callable[[Values], Parameter]:
     """A function from the integers to the parameter: its value, or a function that looks up what is known at the launch."""
     if param.map is not None:
-        return _tensor_map(param.map)
+        return _tensor_map(param.name, param.map)
     if param.type in ("ptr", "f32"):
         return _later(param.value or "")
-    return expr.compile(param.value or "")  # type: ignore[return-value]
+    return Fitted(param.value or "", fit.PARAMETER % param.name, *fit.INTEGER_LIMITS[param.type])  # type: ignore[return-value]
 
 
 def _later(name: str) -> Callable[[Values], Parameter]:
@@ -138,9 +125,9 @@ def _later(name: str) -> Callable[[Values], Parameter]:
     return make
 
 
-def _tensor_map(spec: TensorMap) -> Callable[[Values], Parameter]:
-    dims = tuple(expr.compile(text) for text in spec.dims)
-    strides = tuple(expr.compile(text) for text in spec.strides_bytes)
+def _tensor_map(name: str, spec: TensorMap) -> Callable[[Values], Parameter]:
+    dims = tuple(Fitted(text, fit.MAP_EXTENT % (axis, name), 1, fit.MAP_EXTENT_LIMIT) for axis, text in enumerate(spec.dims))
+    strides = tuple(Fitted(text, fit.MAP_STRIDE % (axis, name), 0, fit.MAP_STRIDE_LIMIT) for axis, text in enumerate(spec.strides_bytes, 1))
 
     def make(values: Values) -> Parameter:
         extents = tuple(compute(values) for compute in dims)  # type: ignore[arg-type]

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from . import launch
-from .metadata import Metadata, Operation, Row
+from . import launch, sentences
+from .metadata import Metadata, Operation, Row, Select
 
 ROUTE_CUBIN = "cubin"
 ROUTE_PTX = "driver-ptx"
@@ -19,6 +19,9 @@ ROUTES = (ROUTE_CUBIN, ROUTE_PTX)
 
 NEAREST = 3
 """How many near rows a refusal names."""
+
+UP_TO = "up to"
+"""The field of a near row whose selection rule does not hold; its value is the longest query that the rule takes."""
 
 
 @dataclass(frozen=True)
@@ -130,11 +133,11 @@ def request_problem(operation: Operation, known: Mapping[str, int]) -> tuple[str
         if argument is None:
             continue
         if argument.minimum is not None and value < argument.minimum:
-            return name, f"{value} is below {argument.minimum}; give at least {argument.minimum}"
+            return name, sentences.BELOW % (value, argument.minimum, argument.minimum)
         if argument.maximum is not None and value > argument.maximum:
-            return name, f"{value} is above {argument.maximum}; give at most {argument.maximum}"
+            return name, sentences.ABOVE % (value, argument.maximum, argument.maximum)
         if value % argument.multiple_of:
-            return name, f"{value} is not a multiple of {argument.multiple_of}"
+            return name, sentences.NOT_A_MULTIPLE % (value, argument.multiple_of)
     for check in operation.checks:
         if check.names() <= known.keys():
             failure = check.failure(known)
@@ -190,16 +193,15 @@ def _among(metadata: Metadata, query: Query, rows: list[Row]) -> Support:
     operation = metadata.operations[rows[0].operation]
     possible = _possible(rows, query.known.get(operation.seqlen_q_argument), query.flags)
     if not possible:
-        return _rules_refuse(rows, operation)
+        return _rules_refuse(rows, operation, query)
     for row in possible:
         limit = metadata.targets[query.sm].smem_limit if query.sm in metadata.targets else None
         used = row.smem_bytes + row.static_smem_bytes
         if limit is not None and used > limit:
-            return Support(field="smem_bytes", reason=f"{row.label} needs {used} bytes of shared memory a block; "
-                           f"SM {query.sm} gives at most {limit}; build a smaller tile for this SM")
+            return Support(field="smem_bytes", reason=sentences.SMEM % (row.variant, row.sm, used, query.sm, limit))
         problem = launch.compiled(row.plan).grid_problem(query.known)
         if problem:
-            return Support(field=problem[0], reason=f"{problem[0]}: {problem[1]}; split the work")
+            return Support(field=problem[0], reason=f"{problem[0]}: {problem[1]}")
     chosen = tuple(possible)
     return Support(chosen, reason="served by " + " or ".join(dict.fromkeys(row.variant for row in chosen)))
 
@@ -229,11 +231,24 @@ def _holds(row: Row, seqlen_q: int | None, flags: Mapping[str, bool]) -> bool | 
     return None if short is None or flagged is None else True
 
 
-def _rules_refuse(rows: list[Row], operation: Operation) -> Support:
-    words = "; ".join(f"{row.variant} takes {operation.seqlen_q_argument} up to {row.select.seqlen_q_at_most}"  # type: ignore[union-attr]
-                      + (f" with {row.select.only_if}" if row.select and row.select.only_if else "") for row in rows)
-    return Support(field=operation.seqlen_q_argument, reason=f"no selection rule holds: {words}; build the variant without a rule",
-                   nearest=tuple(Near(row, "up to", row.select.seqlen_q_at_most) for row in rows if row.select))
+def _rules_refuse(rows: list[Row], operation: Operation, query: Query) -> Support:
+    argument = operation.seqlen_q_argument
+    words = "; ".join(_rule(row.variant, row.select, argument, query.flags) for row in rows if row.select)
+    return Support(field=argument, reason=_no_rule(argument, query) + words + sentences.NO_RULE_REMEDY,
+                   nearest=tuple(Near(row, UP_TO, row.select.seqlen_q_at_most) for row in rows if row.select))
+
+
+def _no_rule(argument: str, query: Query) -> str:
+    seqlen_q = query.known.get(argument)
+    return sentences.NO_RULE_UNKNOWN % argument if seqlen_q is None else sentences.NO_RULE % (argument, seqlen_q)
+
+
+def _rule(who: str, rule: Select, argument: str, flags: Mapping[str, bool]) -> str:
+    """What a variant's rule asks for."""
+    asked = sentences.RULE % (who, argument, rule.seqlen_q_at_most)
+    if rule.only_if is None:
+        return asked
+    return asked + (sentences.RULE_FLAG if flags.get(rule.only_if) is not False else sentences.RULE_FLAG_OFF) % rule.only_if
 
 
 # -- refusals ---------------------------------------------------------------------------------------------------------------
@@ -280,6 +295,12 @@ def _verdict(metadata: Metadata, query: Query, variant: str, rows: Sequence[Row]
     if picked:
         return Verdict(variant, picked[0], None, "")
     alone = select(replace(metadata, rows=tuple(rows)), query)
+    if alone.nearest and alone.nearest[0].field == UP_TO:
+        row, argument = alone.nearest[0].row, alone.field or ""
+        seqlen_q = query.known.get(argument)
+        where = "" if seqlen_q is None else f" for {argument} {seqlen_q}"
+        assert row.select is not None
+        return Verdict(variant, row, argument, f"its selection rule does not hold{where}: {_rule('it', row.select, argument, query.flags)}")
     if not alone:
         return Verdict(variant, rows[0], alone.field, alone.reason)
     return Verdict(variant, alone.rows[0], "select", f"{' or '.join(chosen.variants)} goes first by its selection rule"

@@ -4,6 +4,8 @@
 from fmhaforge.launch import compiled
 
 MAX_EXTENT = 5000
+MAX_STRIDE = 1 << 38
+"""Elements; tensor maps take strides of less than 2^40 bytes."""
 
 
 def random_values(operation, rng):
@@ -15,7 +17,7 @@ def random_values(operation, rng):
         elif argument.type == "f32":
             values[argument.name] = rng.choice((0.125, 0.5, 1.4375, 2.0))
         else:
-            most = MAX_EXTENT if argument.type == "i32" else 1 << 40
+            most = MAX_EXTENT if argument.type == "i32" else MAX_STRIDE
             low = max(argument.minimum, 1) if argument.name != "window_size_left" else argument.minimum
             steps = rng.randint(-(-low // argument.multiple_of), min(most, argument.maximum) // argument.multiple_of)
             values[argument.name] = steps * argument.multiple_of

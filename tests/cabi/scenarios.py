@@ -33,13 +33,18 @@ def launch_rows(stub_path, library_path, metadata, sm, seed):
     return found
 
 
+def plain_values(operation, changes):
+    """Valid values but for `changes`."""
+    return {**random_values(operation, random.Random(3)), **changes}
+
+
 def launch_once(stub_path, library_path, metadata, variant, sm, changes, stream=0):
     """Launch a variant with valid values but for `changes`: (status, reason, number of driver launches, of loads)."""
     stub, library = Stub(stub_path, sm), fresh_library(library_path)
     row = next(row for row in metadata.rows if row.variant == variant)
     operation = metadata.operations[row.operation]
-    values = {**random_values(operation, random.Random(3)), **changes}
-    status, reason = outcome(library.launch, row.operation, library.find_row(variant), make_args(operation, values), stream)
+    args = make_args(operation, plain_values(operation, changes))
+    status, reason = outcome(library.launch, row.operation, library.find_row(variant), args, stream)
     return status, reason, stub.dll.stub_launch_count(), stub.calls("cuLibraryLoadData")
 
 

@@ -10,6 +10,9 @@ import scenarios
 from arguments import expected_launch
 from conftest import build
 from fake_bundle import fake_cubin
+from fmhaforge.errors import ArgumentError
+from fmhaforge.launch import compiled
+from generator import cabi
 
 VARIANT = "fmha_v2_d64"
 SIZES = {"ptr": 8, "i64": 8, "i32": 4, "f32": 4, "tensormap": 128}
@@ -60,18 +63,36 @@ def test_everything_reaches_the_driver(stub_process, planned, seed):
 
 
 @pytest.mark.parametrize("changes, words", [
-    ({"batch": 1 << 20, "seqlen_q": 1 << 20, "num_q_heads": 8, "num_kv_heads": 8, "q_stride_batch": 8},
-     "the launch's parameter tiles (ceil_div(seqlen_q, 128) * num_q_heads * batch) does not fit"),
-    ({"batch": 60000, "seqlen_q": 128, "num_q_heads": 1, "num_kv_heads": 1, "q_stride_batch": (1 << 62)},
-     "the launch's parameter elements (batch * q_stride_batch - sm_count) does not fit"),
-    ({"k_stride_seq": 1 << 62}, "the launch's tensor map k_map ("),
-    ({"seqlen_kv": 0}, "the launch's tensor map k_map has extent 0 in dimension 1"),
-    ({"batch": 70000, "num_q_heads": 1, "num_kv_heads": 1, "seqlen_q": 1, "q_stride_batch": 8}, "grid z is 70000"),
+    ({"batch": 60000, "seqlen_q": 1 << 20, "num_q_heads": 8, "num_kv_heads": 8, "q_stride_batch": 8},
+     "seqlen_q: 1048576 with num_q_heads 8 and batch 60000 is too large: the kernel's parameter tiles would be 3932160000, at most "
+     "2147483647 is possible; split the work"),
+    ({"batch": 60000, "seqlen_q": 128, "num_q_heads": 1, "num_kv_heads": 1, "q_stride_batch": 1 << 62},
+     "q_stride_batch: 4611686018427387904 with batch 60000 is too large: the kernel's parameter elements does not fit in 64 bits; split the work"),
+    ({"k_stride_seq": 1 << 62},
+     "k_stride_seq: 4611686018427387904 is too large: byte stride 1 of tensor map k_map does not fit in 64 bits; split the work"),
+    ({"k_stride_seq": 1 << 39},
+     "k_stride_seq: 549755813888 is too large: byte stride 1 of tensor map k_map would be 1099511627776, at most 1099511627775 is possible; "
+     "split the work"),
+    ({"seqlen_kv": 0}, "seqlen_kv: 0 is too small: extent 1 of tensor map k_map would be 0, at least 1 is needed"),
+    ({"batch": 70000, "num_q_heads": 1, "num_kv_heads": 1, "seqlen_q": 1, "q_stride_batch": 8},
+     "batch: 70000 is too large: the launch's grid in z would be 70000, at most 65535 is possible; split the work"),
 ])
 def test_values_that_do_not_fit(stub_process, planned, changes, words):
+    """C and Python refuse with the same sentence, which names the arguments."""
     status, reason, launches, _ = launch(stub_process, planned, changes)
-    assert (status, launches) == ("INVALID_ARGUMENT", 0)
-    assert words in reason
+    assert (status, launches, reason) == ("INVALID_ARGUMENT", 0, words)
+    row, = planned.metadata.rows
+    values = scenarios.plain_values(planned.metadata.operations["llm"], changes)
+    with pytest.raises(ArgumentError) as refused:
+        compiled(row.plan).bind({**values, "sm_count": 100}, str)
+    assert str(refused.value) == words
+
+
+def test_a_number_that_never_fits_is_not_rendered(tmp_path, manifest, zig):
+    def too_many(document):
+        document["rows"][0]["plan"]["grid"][2] = "65536"
+    with pytest.raises(cabi.RenderError, match=r"the launch's grid in z is 65536, which is not in 1 \.\. 65535"):
+        build(tmp_path, manifest, zig, sms=[86], variants=[VARIANT], change=too_many)
 
 
 def test_a_refused_tensor_map_is_named(stub_process, planned):

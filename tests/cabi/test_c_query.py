@@ -12,8 +12,8 @@ from generator import edge_llm
 
 SMS = (75, 80, 86, 87, 88, 89, 90, 100, 101, 103, 110, 120, 121)
 HEAD_DIMS = (32, 64, 72, 80, 96, 128, 256, 512)
-HEADS = ((1, 1), (8, 8), (32, 8), (6, 4), (0, 1), (4, 0), (-3, 1), (7, 7))
-SEQLENS = (None, 0, 1, 512, 513, 4096, -7, (1 << 31) - 1)
+HEADS = ((1, 1), (8, 8), (32, 8), (6, 4), (0, 1), (4, 0), (-3, 1), (7, 7), (65536, 2), (1 << 30, 1 << 30))
+SEQLENS = (None, 0, 1, 512, 513, 4096, -7, 1 << 23, 1 << 30, (1 << 31) - 1)
 
 
 @pytest.fixture(scope="session")
@@ -80,6 +80,16 @@ def test_small_variant_is_chosen_by_its_rule(library):
     assert variant(513, {"use_small_d64": True}) == b"fmha_v2_d64"
     assert variant(512, {}) == b"fmha_v2_d64"
     assert variant(clib.SEQLEN_UNKNOWN, {"use_small_d64": True}) == b"fmha_v2_d64"
+
+
+def test_the_grid_limits_the_answer(built, library):
+    """As much of it as a problem tells: the same answer as Python's, in the words of the problem."""
+    assert not compare(built.metadata, library, "llm", "causal", 64, 86, (8, 2), 1 << 23, {})
+    assert compare(built.metadata, library, "llm", "causal", 64, 86, (8, 2), (1 << 23) - 128, {})
+    assert compare(built.metadata, library, "llm", "causal", 64, 90, (8, 2), 1 << 23, {})
+    assert not compare(built.metadata, library, "paged_ragged", "causal", 128, 86, (8, 2), 1 << 30, {})
+    refusal = library.why_not(clib.problem("llm", "causal", 64, 86, seqlen_q=1 << 23))
+    assert refusal.reason == b"seqlen_q: 8388608 is too large: the launch's grid in y would be 65536, at most 65535 is possible; split the work"
 
 
 def test_fewer_sms_and_checked_rows(tmp_path, manifest, zig):

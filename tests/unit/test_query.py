@@ -114,7 +114,25 @@ def test_rules_that_cannot_hold_are_a_reason(tmp_path, manifest):
     bundle = fmhaforge.open(make_bundle(tmp_path, manifest, sms=[90], variants=["fmha_v2_d64_small"]))
     assert selected(bundle, seqlen_q=512, use_small_d64=True) == ("fmha_v2_d64_small",)
     support = bundle.query(Query(("llm",), 64, 90, mask="causal", known={"seqlen_q": 513}, flags={"use_small_d64": True}))
-    assert not support and support.field == "seqlen_q" and "up to 512" in support.reason
+    assert not support and support.field == "seqlen_q"
+    assert support.reason == ("no selection rule holds for seqlen_q 513: fmha_v2_d64_small takes seqlen_q up to 512 with use_small_d64; "
+                              "build the variant without a rule")
+    support = bundle.query(Query(("llm",), 64, 90, mask="causal", flags={"use_small_d64": False}))
+    assert support.reason == ("no selection rule holds for an unknown seqlen_q: fmha_v2_d64_small takes seqlen_q up to 512 with use_small_d64, "
+                              "which is off; build the variant without a rule")
+
+
+def test_the_grid_is_a_limit_in_the_words_of_the_request(bundle):
+    def asked(operation, head_dim, sm, **known):
+        return bundle.query(Query((operation,), head_dim, sm, known=known))
+    support = asked("llm", 64, 86, seqlen_q=1 << 23)
+    assert (support.field, support.reason) == (
+        "seqlen_q", "seqlen_q: 8388608 is too large: the launch's grid in y would be 65536, at most 65535 is possible; split the work")
+    assert asked("llm", 64, 86, seqlen_q=(1 << 23) - 128) and asked("llm", 64, 90, seqlen_q=1 << 23)
+    assert asked("paged_ragged", 128, 86, max_seqlen_q=1 << 30).field == "max_seqlen_q"
+    support = asked("vit", 64, 86, batch=65536)
+    assert support.reason == "batch: 65536 is too large: the launch's grid in z would be 65536, at most 65535 is possible; split the work"
+    assert asked("vit", 64, 86, batch=65536, max_seqlen=0), "nothing is launched"
 
 
 def test_the_architecture_table_decides(tmp_path, manifest):
@@ -168,5 +186,22 @@ def test_explain_gives_a_verdict_for_every_variant(bundle, manifest):
     assert verdicts["fmha_v2_d64_small"].field is None
     assert verdicts["fmha_v2_d64"].field == "select" and "fmha_v2_d64_small" in verdicts["fmha_v2_d64"].reason
     assert verdicts["fmha_v2_d128"].field == "head_dim"
+    assert verdicts["fmha_v2_d64_small_paged"].field == "operation"
     assert verdicts["fmha_v2_d64_sw"].field == "mask"
     assert verdicts["fmha_v2_vit_d64"].field == "operation"
+
+
+@pytest.mark.parametrize("known, flags, reason", [
+    ({"seqlen_q": 600}, {"use_small_d64": True},
+     "its selection rule does not hold for seqlen_q 600: it takes seqlen_q up to 512 with use_small_d64"),
+    ({"seqlen_q": 600}, {}, "its selection rule does not hold for seqlen_q 600: it takes seqlen_q up to 512 with use_small_d64"),
+    ({"seqlen_q": 8}, {"use_small_d64": False},
+     "its selection rule does not hold for seqlen_q 8: it takes seqlen_q up to 512 with use_small_d64, which is off"),
+    ({}, {"use_small_d64": False}, "its selection rule does not hold: it takes seqlen_q up to 512 with use_small_d64, which is off"),
+])
+def test_explain_says_why_a_rule_does_not_hold(bundle, known, flags, reason):
+    for sm in (86, 90):
+        verdicts = {v.variant: v for v in bundle.explain(Query(("llm",), 64, sm, mask="causal", known=known, flags=flags))}
+        small = verdicts["fmha_v2_d64_small"]
+        assert (small.field, small.reason, small.row.sm) == ("seqlen_q", reason, sm)
+        assert verdicts["fmha_v2_d64"].field is None
