@@ -93,10 +93,12 @@ def check_ledger(rows: Iterable[BuiltRow], ledger: Ledger) -> None:
         for route in ledger.missing_routes(built.ptx_sha256, built.row.family, built.row.sm):
             missing.setdefault(built.ptx_sha256, (built.row.variant.name, {}))[1][route] = None
     if missing:
-        kernels = (f"{name} (PTX {digest[:12]}: no run by {' and '.join(sorted(routes))})" for digest, (name, routes) in missing.items())
+        kernels = (f"  {name} (PTX {digest[:12]}): no run by {' and '.join(sorted(routes))}" for digest, (name, routes) in missing.items())
         only = f" --variant {next(iter(missing.values()))[0]}" if len(missing) == 1 else ""
-        raise LedgerError(f"{ledger.path} does not know {len(missing)} of the kernels: {'; '.join(kernels)}. Build with allow_unvalidated=1, which "
-                          f"marks the bundle, and on a machine with a GPU run `python -m pytest tests/device{only} --bundle DIR --ledger-out {ledger.path}`")
+        raise LedgerError("\n".join((
+            f"{ledger.path} does not know {len(missing)} of the kernels:", *kernels,
+            "Build with allow_unvalidated=1, which marks the bundle, and on a machine with a GPU run",
+            f"  python -m pytest tests/device{only} \\", f"    --bundle DIR --ledger-out {ledger.path}")))
 
 
 def document(plan: BuildPlan, rows: Iterable[BuiltRow], version: str, provenance: Mapping[str, Any]) -> dict[str, Any]:

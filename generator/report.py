@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import resource
+import textwrap
 import time
-from typing import Any, Iterable
+from typing import Any, Iterable, Iterator
 
 import generator  # noqa: F401 - makes fmhaforge importable
 from fmhaforge.version import __version__
@@ -16,14 +17,30 @@ from generator.session import Session
 from generator.tables import describe_bundle, table
 
 
+WIDTH = 120
+"""Columns of the table of failures."""
+
+
 def version() -> str:
     """The version of the bundles that this tree builds."""
     return __version__
 
 
 def failures_table(failures: Iterable[Failure]) -> str:
-    """The failed tasks with the first useful line of each and its log."""
-    return table(("failed", "what", "reason", "log"), [(failure.action, failure.name, failure.reason, failure.log_path) for failure in failures])
+    """The failed tasks with their logs, and below each its reason, in lines of at most WIDTH columns where words allow it."""
+    failures = tuple(failures)
+    header, rule, *rows = table(("failed", "what", "log"), [(failure.action, failure.name, failure.log_path) for failure in failures]).splitlines()
+    lines = [header, rule]
+    for row, failure in zip(rows, failures):
+        lines += (row, *_indented(failure.reason))
+    return "\n".join(lines)
+
+
+def _indented(text: str) -> Iterator[str]:
+    """The lines of a text, 2 columns to the right; long ones go on below their own beginning."""
+    for line in text.splitlines():
+        indent = " " * (2 + len(line) - len(line.lstrip()))
+        yield from textwrap.wrap(line.strip(), WIDTH, initial_indent=indent, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
 def timing(events: Iterable[Event], seconds: float) -> dict[str, Any]:

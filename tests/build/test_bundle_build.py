@@ -241,7 +241,8 @@ def test_kernels_that_the_ledger_does_not_know_are_not_shipped(built, tmp_path):
     tree = copy(built, tmp_path)
     before = contents(tree.folder / BUNDLE)
     run = tree.build()
-    assert run.status == 2 and "tests/device/ledger.json does not know 3 of the kernels: fake_d64 (PTX " in run.out, run.text
+    assert run.status == 2 and "tests/device/ledger.json does not know 3 of the kernels:\n  fake_d64 (PTX " in run.out, run.text
+    assert max(map(len, run.out.splitlines())) <= 120, run.text
     assert contents(tree.folder / BUNDLE) == before
     rows = json.loads((tree.folder / BUNDLE / "metadata.json").read_text())["rows"]
     entries = {row["ptx_sha256"]: {"runs": [{"route": route, "sm": 90, "cases": 300} for route in ("cubin", "driver-ptx")]} for row in rows}
@@ -251,8 +252,8 @@ def test_kernels_that_the_ledger_does_not_know_are_not_shipped(built, tmp_path):
     entries[rows[0]["ptx_sha256"]]["runs"].pop()
     tree.write("tests/device/ledger.json", json.dumps({"schema_version": 1, "entries": entries}))
     run = tree.build()
-    assert run.status == 2 and "does not know 1 of the kernels: fake_d64 (PTX " in run.out and "no run by driver-ptx" in run.out, run.text
-    assert "--variant fake_d64 --bundle DIR --ledger-out tests/device/ledger.json" in run.out
+    assert run.status == 2 and "does not know 1 of the kernels:\n  fake_d64 (PTX " in run.out and "): no run by driver-ptx\n" in run.out, run.text
+    assert "\n  python -m pytest tests/device --variant fake_d64 \\\n    --bundle DIR --ledger-out tests/device/ledger.json" in run.out
 
 
 def test_clean_removes_our_products_only(built, tmp_path):

@@ -6,6 +6,7 @@ import hashlib
 import lzma
 import os
 import random
+import re
 import subprocess
 import tarfile
 import threading
@@ -13,12 +14,13 @@ import threading
 import pytest
 
 from fake_bundle import built_row
-from generator import archive, bundle
+from generator import archive, bundle, report
 from generator.cache import MAGIC, Store, content_of, entry_bytes
 from generator.embedded import embedded
 from generator.ledger import Ledger, LedgerError, load
 from generator.metadata import check_ledger
 from generator.model import Family
+from generator.progress import Failure
 
 KEY = hashlib.sha256(b"key").hexdigest()
 OTHER = hashlib.sha256(b"other").hexdigest()
@@ -236,19 +238,37 @@ def test_kernels_that_may_not_be_shipped_are_named_with_routes_and_command(manif
     with pytest.raises(LedgerError) as caught:
         check_ledger(rows, ledger_of(rows[:0]))
     text = str(caught.value)
-    assert text.startswith(f"x/ledger.json does not know {len(portable)} of the kernels: ") and text.count("no run by driver-ptx)") == len(portable)
-    for digest, name in portable.items():
-        assert f"{name} (PTX {digest[:12]}: no run by driver-ptx)" in text
-    assert "python -m pytest tests/device --bundle DIR --ledger-out x/ledger.json" in text and "allow_unvalidated=1" in text
+    first, *kernels, remedy, command, rest = text.splitlines()
+    assert first == f"x/ledger.json does not know {len(portable)} of the kernels:" and "allow_unvalidated=1" in remedy
+    assert sorted(kernels) == sorted(f"  {name} (PTX {digest[:12]}): no run by driver-ptx" for digest, name in portable.items())
+    assert (command, rest) == ("  python -m pytest tests/device \\", "    --bundle DIR --ledger-out x/ledger.json")
+
+
+def test_the_table_of_failures_is_read_in_120_columns(manifest):
+    """Also when nothing of the project is in the ledger, and for reasons of one long line."""
+    rows = [built_row(row, {}) for row in manifest.rows(checked=True)]
+    with pytest.raises(LedgerError) as caught:
+        check_ledger(rows, Ledger("tests/device/ledger.json", {}, frozenset({90})))
+    failures = (Failure("bundle", "dist/fmhaforge-0.1.0/metadata.json", str(caught.value), "-"),
+                Failure("trace", "fmha_v2_d64 sm_80", "ptxas says " + "no " * 100 + "x" * 130, "build/log/a.log"))
+    lines = report.failures_table(failures).splitlines()
+    assert [len(line) for line in lines if len(line) > 120] == [132], "a word that is longer by itself"
+    assert lines[0].split() == ["failed", "what", "log"] and lines[2].split() == ["bundle", "dist/fmhaforge-0.1.0/metadata.json", "-"]
+    count = len({row.ptx_sha256 for row in rows})
+    assert lines[3] == f"  tests/device/ledger.json does not know {count} of the kernels:" and count > 60
+    assert all(re.fullmatch(r"    \w+ \(PTX [0-9a-f]{12}\): no run by (cubin|driver-ptx|cubin and driver-ptx)", line) for line in lines[4:4 + count])
+    assert lines[6 + count] == "      --bundle DIR --ledger-out tests/device/ledger.json"
+    assert lines[7 + count].split() == ["trace", "fmha_v2_d64", "sm_80", "build/log/a.log"]
+    assert lines[8 + count] == "  ptxas says " + "no " * 35 + "no" and lines[-1] == "  " + "x" * 130
 
 
 def test_a_kernel_of_an_exact_family_lacks_its_cubin_only(manifest):
     rows = [built_row(row, {}) for row in manifest.rows(sms=[90], variants=["fmha_v2_d128", "fmha_v2_vit_d80"])]
     assert all(row.row.family.exact for row in rows) and len({row.ptx_sha256 for row in rows}) == 2
     check_ledger(rows, ledger_of(rows, ("cubin", 90)))
-    with pytest.raises(LedgerError, match=r"does not know 1 of the kernels: fmha_v2_vit_d80 \(PTX .{12}: no run by cubin\)"):
+    with pytest.raises(LedgerError, match=r"does not know 1 of the kernels:\n  fmha_v2_vit_d80 \(PTX .{12}\): no run by cubin\n"):
         check_ledger(rows, ledger_of(rows[:1], ("cubin", 90)))
-    with pytest.raises(LedgerError, match="does not know 2 of the kernels: .*no run by cubin"):
+    with pytest.raises(LedgerError, match="does not know 2 of the kernels:\n.*no run by cubin"):
         check_ledger(rows, ledger_of(rows, ("driver-ptx", 90)))
 
 
@@ -257,9 +277,9 @@ def test_a_kernel_of_several_sms_lacks_what_any_of_them_needs(manifest):
     rows = [built_row(row, {}) for row in manifest.rows(sms=[80, 86], variants=["fmha_v2_vit_d64"])]
     assert [row.row.sm for row in rows] == [80, 86] and len({row.ptx_sha256 for row in rows}) == 1
     elsewhere = Ledger("ledger.json", {}, frozenset({86}))
-    with pytest.raises(LedgerError, match=r"does not know 1 of the kernels: fmha_v2_vit_d64 \(PTX .{12}: no run by cubin and driver-ptx\)"):
+    with pytest.raises(LedgerError, match=r"does not know 1 of the kernels:\n  fmha_v2_vit_d64 \(PTX .{12}\): no run by cubin and driver-ptx\n"):
         check_ledger(rows, elsewhere)
-    with pytest.raises(LedgerError, match="no run by cubin.*pytest tests/device --variant fmha_v2_vit_d64 --bundle DIR"):
+    with pytest.raises(LedgerError, match=r"no run by cubin\n(.*\n)*  python -m pytest tests/device --variant fmha_v2_vit_d64 \\\n"):
         check_ledger(rows, Ledger("ledger.json", {rows[0].ptx_sha256: frozenset({"driver-ptx"})}, frozenset({86})))
     check_ledger(rows[:1], Ledger("ledger.json", {rows[0].ptx_sha256: frozenset({"driver-ptx"})}, frozenset({86})))
 
