@@ -1,12 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fixtures of the C tests: the library of a fake bundle of every row, compiled once, and processes that see a stub driver."""
 
-import json
 import shutil
 import subprocess
 import sys
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -14,30 +12,15 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 
-for folder in (ROOT / "tests" / "unit", ROOT / "runtime", ROOT):
+for folder in (ROOT / "tests" / "unit", ROOT / "tests" / "cabi", ROOT / "runtime", ROOT):
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
 
 pytest.importorskip("ziglang")
 
-from fake_bundle import make_bundle  # noqa: E402
-from fmhaforge import metadata as bundle_metadata  # noqa: E402
+from c_build import HERE, HOST, build  # noqa: E402
 from generator import cabi  # noqa: E402
 from generator.manifest import load  # noqa: E402
-
-HERE = Path(__file__).resolve().parent
-HOST = cabi.HOSTS["x86_64"]
-
-
-@dataclass(frozen=True)
-class Built:
-    """A fake bundle with its C side: `metadata` as the runtime reads it."""
-
-    bundle: Path
-    document: dict
-    metadata: bundle_metadata.Metadata
-    sources: cabi.Sources
-    libraries: cabi.Libraries
 
 
 @pytest.fixture(scope="session")
@@ -52,16 +35,6 @@ def zig():
 def manifest():
     """The manifest of the project."""
     return load(ROOT / "variants.yaml")
-
-
-def build(folder, manifest, zig, **options):
-    """A Built of the manifest's rows in `folder`; `options` go to make_bundle."""
-    bundle = make_bundle(folder / "bundle", manifest, **options)
-    content = (bundle / "metadata.json").read_bytes()
-    document = json.loads(content)
-    sources = cabi.render(document, bundle, folder / "c")
-    libraries = cabi.compile_libraries(sources, HOST, folder / "lib", zig)
-    return Built(bundle, document, bundle_metadata.parse(content, "metadata.json"), sources, libraries)
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from conftest import HOST
+from c_build import HOST
 from fmhaforge import clib
 from generator.cabi.compile import WARNINGS
 

@@ -10,7 +10,7 @@ import subprocess
 
 import pytest
 
-from conftest import HERE, HOST
+from c_build import HERE, HOST
 from generator import cabi
 from generator.cabi.compile import WARNINGS
 

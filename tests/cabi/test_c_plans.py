@@ -8,7 +8,7 @@ import pytest
 
 import scenarios
 from arguments import expected_launch
-from conftest import build
+from c_build import build
 from fake_bundle import fake_cubin
 from fmhaforge.errors import ArgumentError
 from fmhaforge.launch import compiled

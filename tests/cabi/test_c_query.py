@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from conftest import build
+from c_build import build
 from fmhaforge import clib
 from fmhaforge.query import Query, select
 from generator import edge_llm

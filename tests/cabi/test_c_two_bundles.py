@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from conftest import HOST, build
+from c_build import HOST, build
 from generator import cabi
 from generator.cabi.compile import WARNINGS
 

@@ -10,7 +10,7 @@ import pytest
 
 import cpp_runner
 from arguments import expected_launch
-from conftest import HERE
+from c_build import HERE
 from cpp_runner import INT_MAX
 
 SMS = (80, 86, 87, 89, 90, 100, 101, 110, 120, 121)

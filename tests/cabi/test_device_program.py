@@ -9,7 +9,7 @@ from collections import Counter
 
 import pytest
 
-from conftest import HOST, ROOT
+from c_build import HOST, ROOT
 from fmhaforge.query import Query, select
 from generator.edge_llm.artifact import Builder
 from generator.edge_llm.make import chosen

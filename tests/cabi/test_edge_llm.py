@@ -17,7 +17,7 @@ import pytest
 
 import edge_calls
 from arguments import expected_launch
-from conftest import HERE, HOST
+from c_build import HERE, HOST
 from generator import cabi, edge_llm
 from generator.cabi.compile import WARNINGS
 from generator.edge_llm.sources import EdgeError

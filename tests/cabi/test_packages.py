@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from conftest import ROOT
+from c_build import ROOT
 
 EXAMPLES = ROOT / "examples"
 WARNINGS = "-Wall -Wextra -Wpedantic -Werror"
