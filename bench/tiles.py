@@ -24,8 +24,7 @@ BASE = "base"
 MARGIN = 1.01
 """A tile replaces the manifest's only if it is faster by more than this factor: less may be chance, and every change costs a validation."""
 
-WIDTH = 140
-"""Columns that an entry of the manifest is wrapped at."""
+_OVERRIDES = "overrides: ["
 
 
 class TilesError(BenchError):
@@ -132,9 +131,11 @@ def with_tiles(text: str, sm: int, family: str, tiles: Mapping[str, Mapping[str,
         if found is None:
             raise TilesError(f"the manifest has no entry for {name} of the form '  - {{name: {name}, ...}}'")
         entry = yaml.safe_load(found.group(0))[0]
-        kept = [_without(override, sm) for override in entry.pop("overrides", [])]
-        entry["overrides"] = [{"sms": [sm], "family": family, "tile": dict(tile)}, *(override for override in kept if override["sms"])]
-        text = text[:found.start()] + _flow(entry) + text[found.end():]
+        before = entry.get("overrides", [])
+        others = [_without(override, sm) for override in before]
+        overrides = [{"sms": [sm], "family": family, "tile": _written(tile, family, before)}, *(other for other in others if other["sms"])]
+        fields = re.sub(rf",\s*{re.escape(_OVERRIDES)}.*", "", found.group(0).removesuffix("}"), flags=re.DOTALL)
+        text = text[:found.start()] + f"{fields},\n{_lines(overrides)}" + text[found.end():]
     return text
 
 
@@ -142,19 +143,15 @@ def _without(override: dict[str, Any], sm: int) -> dict[str, Any]:
     return {**override, "sms": [other for other in override["sms"] if other != sm]}
 
 
-def _flow(entry: Mapping[str, Any]) -> str:
-    """An entry as it stands in the manifest: flow style, wrapped between fields, one override a line."""
-    overrides = entry["overrides"]
-    fields = [f"{key}: {_value(value)}" for key, value in entry.items() if key != "overrides"]
-    lines = ["  - {"]
-    for number, field in enumerate(fields):
-        piece = field + ","
-        if len(lines[-1]) + len(piece) > WIDTH:
-            lines.append("     ")
-        lines[-1] += piece if lines[-1].endswith("{") or not lines[-1].strip() else " " + piece
-    starts = ["     overrides: [", *["                 "] * (len(overrides) - 1)]
-    ends = [","] * (len(overrides) - 1) + ["]}"]
-    return "\n".join([*lines, *(start + _value(override) + end for start, override, end in zip(starts, overrides, ends))])
+def _written(tile: Mapping[str, int], family: str, before: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+    """A tile without the fields that have their default, unless the manifest writes them in the variant's tile of that family."""
+    named = {field for override in before if override.get("family") == family for field in override.get("tile", ())}
+    return {field: value for field, value in tile.items() if field in named or value != FAMILY_RULES[family].field(field).default}
+
+
+def _lines(overrides: Iterable[Mapping[str, Any]]) -> str:
+    """The end of an entry as it stands in the manifest: one override a line."""
+    return f"     {_OVERRIDES}" + f",\n{' ' * (5 + len(_OVERRIDES))}".join(map(_value, overrides)) + "]}"
 
 
 def _value(value: Any) -> str:

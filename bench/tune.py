@@ -34,7 +34,8 @@ TILES = "tiles.json"
 def build(options: argparse.Namespace) -> None:
     """A bundle of every round of candidates, in folders 0, 1, ... of `options.bundles`, with the tiles that are in it.
 
-    Only the rows that are to be compared, without the bundle's archive, so that all of it is small enough to be carried to a device.
+    Only the rows that are to be compared, without the bundle's archive, so that all of it is small enough to be carried to a device. What
+    the builds keep for the next time is beside that folder, in one called `<bundles>-work`.
     """
     candidates, text = _candidates(options), options.manifest.read_text(encoding="utf-8")
     if not candidates.rounds:
@@ -48,8 +49,8 @@ def build(options: argparse.Namespace) -> None:
         manifest = folder / "variants.yaml"
         manifest.write_text(_tiles().with_tiles(text, candidates.sm, candidates.family, chosen), encoding="utf-8")
         run_build({
-            "sm": candidates.sm, "variants": ",".join(chosen), "manifest": manifest, "dist": folder, "build_dir": options.work / "build",
-            "cache": options.work / "cache", "allow_unvalidated": 1,
+            "sm": candidates.sm, "variants": ",".join(chosen), "manifest": manifest, "dist": folder,
+            "build_dir": options.bundles.with_name(f"{options.bundles.name}-work") / str(number), "allow_unvalidated": 1,
         })
         for archive in folder.glob("*.tar.xz"):
             archive.unlink()
@@ -187,7 +188,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--candidates", type=_path, default=ROOT / "bench/tile_candidates.yaml", help="file of the tiles to compare")
     parser.add_argument("--manifest", type=_path, default=ROOT / "variants.yaml", help="the manifest (default: variants.yaml)")
     parser.add_argument("--bundles", type=_path, default=ROOT / "build/tune", help="folder of the bundles (default: build/tune)")
-    parser.add_argument("--work", type=_path, default=ROOT / "build/tune-work", help="folder for what the build keeps (default: build/tune-work)")
     parser.add_argument("--measurements", type=_path, default=ROOT / "bench/results/h200-tiles.json", help="file of the measurements")
     parser.add_argument("--rounds", type=int, default=11, help="rounds that are timed (default: 11)")
     options = parser.parse_args(arguments)

@@ -40,7 +40,15 @@ def test_only_the_named_rows_change(text, changed):
 def test_comments_and_other_entries_stay(text, changed):
     kept = [line for line in text.splitlines() if "#" in line]
     assert [line for line in changed.splitlines() if "#" in line] == kept
-    assert max(map(len, changed.splitlines())) <= max(tiles.WIDTH, *map(len, text.splitlines()))
+    assert max(map(len, changed.splitlines())) <= max(map(len, text.splitlines()))
+    gone = set(text.splitlines()) - set(changed.splitlines())
+    assert all(line.lstrip().startswith("overrides: [{sms: [90],") for line in gone)
+
+
+def test_an_entry_without_overrides_gets_them_in_a_line_of_its_own():
+    entry = "  - {name: a, operation: llm,\n     sms: all}\n"
+    assert tiles.with_tiles(entry, 90, "hopper", {"a": {"m": 128, "n": 64, "consumers": 2}}) == (
+        "  - {name: a, operation: llm,\n     sms: all,\n     overrides: [{sms: [90], family: hopper, tile: {m: 128, n: 64, consumers: 2}}]}\n")
 
 
 def test_applying_twice_changes_nothing_more(changed):
@@ -128,3 +136,12 @@ def test_only_cases_of_all_tiles_count():
     assert tiles.winners(records, {}) == {"a": {"n": 128}}
     with pytest.raises(tiles.TilesError, match="no case"):
         tiles.winners([_record("a", "long", 64, 1.0), _record("a", "short", 32, 1.0)], {})
+
+
+def test_defaults_are_written_only_where_the_manifest_writes_them(text):
+    """d128 has `stages: 2` written out for SM 90; nobody writes blocks_per_sm: 1 or columns: 1."""
+    tile = FAMILY_RULES["hopper"].tile(dict(TILE, n=160), 128)
+    changed = tiles.with_tiles(text, 90, "hopper", {"fmha_v2_d128": tile})
+    line, = (line for line in changed.splitlines() if "n: 160" in line)
+    assert line == ("     overrides: [{sms: [90], family: hopper, tile: {m: 128, n: 160, consumers: 2, stages: 2, producer_registers: 40, "
+                    "consumer_registers: 232}}]}")

@@ -46,7 +46,7 @@ def folder(tmp_path):
 
 def run(step, folder):
     return tune.main([step, "--manifest", str(folder / "variants.yaml"), "--candidates", str(folder / "candidates.yaml"),
-                      "--bundles", str(folder / "tune"), "--work", str(folder / "work"), "--measurements", str(folder / "found.json")])
+                      "--bundles", str(folder / "tune"), "--measurements", str(folder / "found.json")])
 
 
 def chosen_tile(folder, variant):
@@ -69,6 +69,7 @@ def test_build_makes_a_small_bundle_of_each_round(folder, monkeypatch):
     monkeypatch.setattr(tune, "run_build", stand_in)
     assert run("build", folder) == 0
     assert [(one["sm"], one["variants"], one["allow_unvalidated"]) for one in asked] == [(90, "fmha_v2_d128,fmha_v2_d128_paged", 1)] * 2
+    assert [one["build_dir"] for one in asked] == [folder / "tune-work" / number for number in "01"]
     for number, tile in enumerate((OWN, OTHER)):
         made = folder / "tune" / str(number)
         assert json.loads((made / "fmhaforge-1" / "metadata.json").read_text()) == [complete(tile)] * 2
@@ -86,7 +87,7 @@ def test_the_build_is_asked_with_its_own_options():
     from generator import options
 
     names = {option.name for option in options.OPTIONS}
-    assert {"sm", "variants", "manifest", "dist", "build_dir", "cache", "allow_unvalidated"} <= names
+    assert {"sm", "variants", "manifest", "dist", "build_dir", "allow_unvalidated"} <= names
 
 
 @pytest.fixture
