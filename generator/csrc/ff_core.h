@@ -13,7 +13,7 @@
 
 #define FF_ARRAY_LENGTH(array) (sizeof(array) / sizeof((array)[0]))
 
-enum { FF_MAX_DEVICES = 64, FF_REASON_BYTES = 768, FF_MAX_TENSOR_MAP_RANK = 5 };
+enum { FF_MAX_DEVICES = 64, FF_REASON_BYTES = 768, FF_MAX_TENSOR_MAP_RANK = 5, FF_MAX_STRUCT_BYTES = 4096 };
 
 typedef enum ff_type { FF_TYPE_POINTER, FF_TYPE_I32, FF_TYPE_I64, FF_TYPE_F32 } ff_type;
 

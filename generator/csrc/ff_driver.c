@@ -70,7 +70,10 @@ static fmhaforge_status ff_open_driver(void)
     return FMHAFORGE_OK;
 }
 
-/* A child of fork() must not use CUDA once its parent has; say so instead of hanging on a copied lock. */
+/*
+ * A child of fork() must not use CUDA once its parent has; say so instead of hanging on a copied lock. The pid is set from before the
+ * driver is opened: a child that was forked meanwhile by another thread has a copy of a lock that nobody will open.
+ */
 static fmhaforge_status ff_check_fork(void)
 {
     pid_t owner = atomic_load_explicit(&ff_driver_pid, memory_order_acquire);
@@ -94,14 +97,17 @@ static fmhaforge_status ff_get_driver(const ff_driver_api** api)
     if (*api != NULL) {
         return FMHAFORGE_OK;
     }
+    atomic_store_explicit(&ff_driver_pid, getpid(), memory_order_release);
     (void)pthread_mutex_lock(&ff_slow_path);
     *api = atomic_load_explicit(&ff_driver, memory_order_relaxed);
     if (*api == NULL) {
+        atomic_store_explicit(&ff_driver_pid, getpid(), memory_order_release); /* another thread's failure may have taken it back */
         status = ff_open_driver();
         if (status == FMHAFORGE_OK) {
             *api = &ff_driver_functions;
-            atomic_store_explicit(&ff_driver_pid, getpid(), memory_order_release);
             atomic_store_explicit(&ff_driver, *api, memory_order_release);
+        } else {
+            atomic_store_explicit(&ff_driver_pid, 0, memory_order_release);
         }
     }
     (void)pthread_mutex_unlock(&ff_slow_path);

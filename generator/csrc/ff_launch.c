@@ -67,8 +67,8 @@ static fmhaforge_status ff_check_launch(
         return status;
     }
     if (row->operation != operation->id) {
-        return ff_fail(FMHAFORGE_ERROR_INVALID_ARGUMENT, "row %s is of operation %s: launch it with fmhaforge_launch_%s", row->variant,
-            ff_operations[row->operation].name, ff_operations[row->operation].name);
+        const char* name = ff_find_operation(row->operation)->name;
+        return ff_fail(FMHAFORGE_ERROR_INVALID_ARGUMENT, "row %s is of operation %s: launch it with fmhaforge_launch_%s", row->variant, name, name);
     }
     if (args == NULL) {
         return ff_fail(FMHAFORGE_ERROR_INVALID_ARGUMENT, "%s: args is null", operation->name);

@@ -44,9 +44,13 @@ static fmhaforge_status ff_require_size(size_t given, size_t known, const char* 
 /*
  * Accept a caller's struct of `given` bytes where this library knows `known` bytes: equal is the common case; larger comes
  * from a newer caller and is fine as long as it asks for nothing this library does not know (its extra bytes are zero).
+ * A size that was never set may be anything, so memory is read only up to what a struct can sensibly have.
  */
 static fmhaforge_status ff_accept_size(const void* object, size_t given, size_t known, const char* type)
 {
+    if (given > FF_MAX_STRUCT_BYTES) {
+        return ff_fail(FMHAFORGE_ERROR_ABI_MISMATCH, "%s.size is %zu, which no struct has: set it to sizeof(%s)", type, given, type);
+    }
     const unsigned char* bytes = (const unsigned char*)object;
     for (size_t i = known; i < given; ++i) {
         if (bytes[i] != 0) {

@@ -3,7 +3,10 @@
 
 import os
 import random
+import select
+import signal
 import threading
+import time
 
 from arguments import random_values
 from fmhaforge.clib import CLibraryError, make_args, problem
@@ -153,15 +156,53 @@ def forked(stub_path, library_path, metadata, variant, sm):
     row = next(row for row in metadata.rows if row.variant == variant)
     args, handle = _args(metadata, row), library.find_row(variant)
     library.launch(row.operation, handle, args)
+    return in_child(lambda: (outcome(library.launch, row.operation, handle, args), outcome(library.query, problem("llm", "causal", 64, sm))))
+
+
+def forked_during_first_use(stub_path, library_path, sm):
+    """Fork while another thread opens the driver: the child's outcome, or "hangs"; and the thread's."""
+    stub, library = Stub(stub_path, sm), fresh_library(library_path)
+    handle, found = library.find_row("fmha_v2_d64", sm), []
+    stub.dll.stub_set_load_delay(400000)
+    thread = threading.Thread(target=lambda: found.append(outcome(library.preload, handle)))
+    thread.start()
+    while not stub.calls("cuInit"):
+        time.sleep(0.001)
+    child = in_child(lambda: outcome(library.preload, handle))
+    thread.join()
+    return child, found[0]
+
+
+def in_child(function, seconds=5):
+    """What a function gives in a child of fork(), as text; "hangs" when it does not end."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
-        launched = outcome(library.launch, row.operation, handle, args)
-        asked = outcome(library.query, problem("llm", "causal", 64, sm))
-        os.write(writer, repr((launched, asked)).encode())
+        os.write(writer, repr(function()).encode())
         os._exit(0)
+    ready, _, _ = select.select([reader], [], [], seconds)
+    if not ready:
+        os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
-    return os.read(reader, 65536).decode()
+    return os.read(reader, 65536).decode() if ready else "hangs"
+
+
+def sizes(stub_path, library_path, metadata, variant, given):
+    """The outcome of a launch and of a query whose structs say that they have `given` bytes."""
+    Stub(stub_path, 90)
+    library = fresh_library(library_path)
+    row = next(row for row in metadata.rows if row.variant == variant)
+    args, asked = _args(metadata, row), problem("llm", "causal", 64, 90)
+    args.size = asked.size = given
+    return outcome(library.launch, row.operation, library.find_row(variant), args), outcome(library.query, asked)
+
+
+def wrong_operation(stub_path, library_path, metadata, variant, operation):
+    """Launch a row with the function of another operation: the outcome."""
+    Stub(stub_path, 90)
+    library = fresh_library(library_path)
+    args = make_args(metadata.operations[operation], random_values(metadata.operations[operation], random.Random(5)))
+    return outcome(library.launch, operation, library.find_row(variant), args)
 
 
 def foreign_row(stub_path, library_path, metadata, variant, sm):

@@ -92,6 +92,9 @@ int enter(const char* name);
         }                                  \
     } while (0)
 
+/* Take as long as tests want loading, and the first use of the driver, to take. */
+void load_slowly(void);
+
 /* The functions of a file, by name; the last has no name. */
 struct entry {
     const char* name;

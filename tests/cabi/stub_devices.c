@@ -9,6 +9,7 @@
 static int fake_cuInit(unsigned flags)
 {
     ENTER();
+    load_slowly();
     const char* sm = getenv("STUB_SM");
     if (sm != NULL && stub.device_count == 0) {
         stub_use_device(stub_add_device(atoi(sm), 101376));

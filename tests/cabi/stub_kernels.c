@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 static int fake_cuLibraryLoadData(struct library** library, const char* code, int* jit_options, void** jit_values, unsigned jit_count,
     int* library_options, void** library_values, unsigned library_count)
@@ -15,9 +14,7 @@ static int fake_cuLibraryLoadData(struct library** library, const char* code, in
     if (memcmp(code + 64, "FAKE", 4) != 0) {
         return 200;
     }
-    if (stub.load_delay_us > 0) {
-        nanosleep(&(struct timespec) {0, stub.load_delay_us * 1000L}, NULL);
-    }
+    load_slowly();
     pthread_mutex_lock(&stub.lock);
     stub.relaxed_loads += capture_mode == 2;
     pthread_mutex_unlock(&stub.lock);

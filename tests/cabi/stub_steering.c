@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 struct stub stub = {.lock = PTHREAD_MUTEX_INITIALIZER};
 _Thread_local struct context* current;
@@ -127,4 +128,11 @@ int enter(const char* name)
     }
     pthread_mutex_unlock(&stub.lock);
     return code;
+}
+
+void load_slowly(void)
+{
+    if (stub.load_delay_us > 0) {
+        nanosleep(&(struct timespec) {0, stub.load_delay_us * 1000L}, NULL);
+    }
 }

@@ -157,6 +157,27 @@ def test_use_after_fork_is_refused(stub_process, built, shared):
     assert asked == ("OK", "")
 
 
+def test_a_child_of_a_fork_during_first_use_does_not_hang(stub_process, shared):
+    child, thread = stub_process(scenarios.forked_during_first_use, shared, 90)
+    assert "FORKED" in child and "CUDA does not survive fork" in child and thread == ("OK", "")
+
+
+@pytest.mark.parametrize("given, words", [
+    (0, ".size is 0, this library needs"), (8, ".size is 8, this library needs"),
+    (4097, ".size is 4097, which no struct has"), (0xFFFFFFFFFFFFFFF8, ".size is 18446744073709551608, which no struct has: set it to sizeof(")])
+def test_sizes_that_no_struct_has(stub_process, built, shared, given, words):
+    """A size that was never set must not make the library read on behind the struct."""
+    for status, reason in stub_process(scenarios.sizes, shared, built.metadata, "fmha_v2_d64", given):
+        assert status == "ABI_MISMATCH" and words in reason
+
+
+@pytest.mark.parametrize("variant, operation, right", [
+    ("fmha_v2_d64", "vit", "llm"), ("fmha_v2_vit_d64", "llm", "vit"), ("fmha_v2_d64_paged", "paged_ragged", "paged")])
+def test_a_row_launched_as_another_operation(stub_process, built, shared, variant, operation, right):
+    status, reason = stub_process(scenarios.wrong_operation, shared, built.metadata, variant, operation)
+    assert (status, reason) == ("INVALID_ARGUMENT", f"row {variant} is of operation {right}: launch it with fmhaforge_launch_{right}")
+
+
 def test_a_row_of_another_library_is_refused(stub_process, built, shared):
     status, reason = stub_process(scenarios.foreign_row, shared, built.metadata, "fmha_v2_d64", 90)
     assert status == "INVALID_ARGUMENT" and "row is not of this library" in reason
