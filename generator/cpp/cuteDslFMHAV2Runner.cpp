@@ -106,6 +106,13 @@ bool succeeded(fmhaforge_status status)
     return status == FMHAFORGE_OK;
 }
 
+//! a * b, or what no stride may be when that does not fit in 64 bits, so that the launch is refused.
+int64_t product(int64_t a, int64_t b)
+{
+    int64_t exact = 0;
+    return __builtin_mul_overflow(a, b, &exact) ? INT64_MAX : exact;
+}
+
 //! What every operation has: queries and output, whose rows are packed, heads and scale.
 template <typename Args>
 Args queryArgs(fmhaforge_problem const& problem, int32_t batchSize, void const* q, void* o, float attentionScale)
@@ -117,7 +124,7 @@ Args queryArgs(fmhaforge_problem const& problem, int32_t batchSize, void const* 
     args.batch = batchSize;
     args.num_q_heads = problem.num_q_heads;
     args.num_kv_heads = problem.num_kv_heads;
-    args.q_stride_seq = static_cast<int64_t>(problem.num_q_heads) * problem.head_dim;
+    args.q_stride_seq = product(problem.num_q_heads, problem.head_dim);
     args.o_stride_seq = args.q_stride_seq;
     args.scale_log2 = scaleLog2(attentionScale);
     return args;
@@ -128,7 +135,7 @@ template <typename Args>
 void setQueryBatches(Args& args, fmhaforge_problem const& problem)
 {
     args.seqlen_q = problem.seqlen_q;
-    args.q_stride_batch = args.q_stride_seq * problem.seqlen_q;
+    args.q_stride_batch = product(args.q_stride_seq, problem.seqlen_q);
     args.o_stride_batch = args.q_stride_batch;
 }
 
@@ -138,7 +145,7 @@ void setKeysAndValues(Args& args, fmhaforge_problem const& problem, void const* 
 {
     args.k = k;
     args.v = v;
-    args.k_stride_seq = static_cast<int64_t>(problem.num_kv_heads) * problem.head_dim;
+    args.k_stride_seq = product(problem.num_kv_heads, problem.head_dim);
     args.v_stride_seq = args.k_stride_seq;
 }
 
@@ -152,7 +159,7 @@ Args denseArgs(fmhaforge_problem const& problem, int32_t batchSize, int32_t kvSe
     setKeysAndValues(args, problem, k, v);
     args.cu_kv_seqlens = cuKVSeqLens;
     args.seqlen_kv = kvSeqLen;
-    args.k_stride_batch = args.k_stride_seq * kvSeqLen;
+    args.k_stride_batch = product(args.k_stride_seq, kvSeqLen);
     args.v_stride_batch = args.k_stride_batch;
     return args;
 }
@@ -187,8 +194,8 @@ Args pagedArgs(fmhaforge_problem const& problem, int32_t batchSize, int32_t kvSe
     args.num_flat_pages = pool.numFlatPages;
     args.window_size_left = windowSizeLeft(slidingWindowSize);
     args.pool_stride_head = problem.head_dim;
-    args.pool_stride_token = static_cast<int64_t>(problem.num_kv_heads) * problem.head_dim;
-    args.pool_stride_page = args.pool_stride_token * kTOKENS_PER_PAGE;
+    args.pool_stride_token = product(problem.num_kv_heads, problem.head_dim);
+    args.pool_stride_page = product(args.pool_stride_token, kTOKENS_PER_PAGE);
     args.page_list_stride_plane = pool.maxPagesPerSeq;
     args.page_list_stride_batch = 2 * args.page_list_stride_plane;
     return args;

@@ -147,6 +147,8 @@ def test_small_variants_follow_their_rules(stub_process, runner_path):
     ((8, 2, 64, 1, 8, 8), "padding", (0, 0, 0, 0, 0), (), 1.0, INT_MAX, False, "head_dim 64 is not served"),
     ((8, 2, 256, 1, 8, 8), "padding", (Q, 0, V, O, CU, CU2), (), 1.0, INT_MAX, "thrown", "a device pointer is null"),
     ((8, 2, 256, 1, 8, 8), "vision_block", (Q, K, V, O, CU, 0, EXTRA), (), 1.0, 16, False, "block_begin: is null"),
+    ((1 << 30, 1 << 30, 512, 1, 8, 1 << 30), "llm", POINTERS, (), 1.0, INT_MAX, False, "k_stride_batch: 9223372036854775807 is not"),
+    ((1 << 30, 1 << 30, 256, 1, 8, 1 << 30), "padding", IDS, (), 1.0, INT_MAX, "thrown", "k_stride_batch: 9223372036854775807 is not"),
     ((8, 8, 65, 0, 0, 0), "vit", POINTERS, (300, 128, 3), 1.0, INT_MAX, False, "head_dim 65 is not served"),
     ((8, 8, 64, 0, 0, 0), "vit", POINTERS, (300, 128, 3), -1.0, INT_MAX, "thrown", "attentionScale"),
 ])
