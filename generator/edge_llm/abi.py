@@ -68,6 +68,7 @@ def _floats(*names: str) -> tuple[Scalar, ...]:
 _WINDOW = Scalar("window_size_left", "int32_t")
 _SM_COUNT = Scalar("sm_count", "int32_t")
 _SCALE = "fmhaforge_scale_log2({})"
+_CLAMPED_WINDOW = "edge_window(window_size_left)"
 
 
 def _strides(argument: str, tensor: str, axes: tuple[str, ...]) -> dict[str, str]:
@@ -84,7 +85,7 @@ def _same_shape(a: str, b: str, rank: int) -> tuple[tuple[str, str, str], ...]:
 
 
 def _offsets_fit(*tensors: str, batch: str) -> tuple[tuple[str, str, str], ...]:
-    return tuple((f"{name}->dynamic_shapes[0]", f"{batch} + 1", f"{name} must have one more entry than there are sequences")
+    return tuple((f"{name}->dynamic_shapes[0]", f"(int64_t){batch} + 1", f"{name} must have one more entry than there are sequences")
                  for name in tensors)
 
 
@@ -112,7 +113,7 @@ _POOL = (Tensor("kv_cache_pool", 4, 3), Tensor("kv_cache_page_list", 3, 2))
 _POOL_VALUES = {
     **_data(kv_pool="kv_cache_pool", page_list="kv_cache_page_list", cu_q_seqlens="cum_seqlen_q", cu_kv_seqlens="cum_seqlen_k"),
     "num_flat_pages": "kv_cache_pool->dynamic_shapes[0]", "num_kv_heads": "kv_cache_pool->dynamic_shapes[1]",
-    "max_pages": "kv_cache_page_list->dynamic_shapes[2]", "window_size_left": "window_size_left",
+    "max_pages": "kv_cache_page_list->dynamic_shapes[2]", "window_size_left": _CLAMPED_WINDOW,
     **_strides("pool", "kv_cache_pool", ("page", "head", "token")), **_strides("page_list", "kv_cache_page_list", ("batch", "plane")),
     "scale_log2": _SCALE.format("attention_scale"),
 }
@@ -124,13 +125,13 @@ _POOL_EQUAL = (
 
 _WRAPPERS = (
     Wrapper("L14", "llm", (*map(_dense, _QKVO), _offsets("cum_seqlen_k"), _WINDOW, *_SCALES, _SM_COUNT),
-            {**_dense_values(*_QKVO), **_data(cu_kv_seqlens="cum_seqlen_k"), "window_size_left": "window_size_left",
+            {**_dense_values(*_QKVO), **_data(cu_kv_seqlens="cum_seqlen_k"), "window_size_left": _CLAMPED_WINDOW,
              "scale_log2": _QK_SCALE},
             (*_dense_equal(*_QKVO), *_offsets_fit("cum_seqlen_k", batch=_DENSE_BATCH))),
     Wrapper("B16", "vision_block",
             (*map(_dense, _QKVO), _offsets("cum_seqlen_k"), _packed("block_begin"), _packed("block_end"), _WINDOW, *_SCALES, _SM_COUNT),
             {**_dense_values(*_QKVO), **_data(cu_kv_seqlens="cum_seqlen_k", block_begin="block_begin", block_end="block_end"),
-             **_strides("block", "block_begin", ("batch",)), "window_size_left": "window_size_left", "scale_log2": _QK_SCALE},
+             **_strides("block", "block_begin", ("batch",)), "window_size_left": _CLAMPED_WINDOW, "scale_log2": _QK_SCALE},
             (*_dense_equal(*_QKVO), *_offsets_fit("cum_seqlen_k", batch=_DENSE_BATCH), *_same_shape("block_begin", "q_tensor", 2),
              *_same_shape("block_end", "q_tensor", 2),
              ("block_end->dynamic_strides[0]", "block_begin->dynamic_strides[0]", "block_begin and block_end differ in their stride"))),
@@ -162,7 +163,7 @@ _WRAPPERS = (
             (*map(_packed, _QKVO), _offsets("cu_seqlens"), Scalar("max_seqlen", "int32_t"),
              *_floats("scale_softmax_log2", "scale_softmax", "scale_output"), _SM_COUNT),
             {**_data(q="q_tensor", k="k_tensor", v="v_tensor", o="o_tensor", cu_seqlens="cu_seqlens"),
-             "batch": "cu_seqlens->dynamic_shapes[0] - 1", "total_seqlen": "q_tensor->dynamic_shapes[0]", "max_seqlen": "max_seqlen",
+             "batch": "edge_sequences(cu_seqlens->dynamic_shapes[0])", "total_seqlen": "q_tensor->dynamic_shapes[0]", "max_seqlen": "max_seqlen",
              "num_q_heads": "q_tensor->dynamic_shapes[1]", "num_kv_heads": "k_tensor->dynamic_shapes[1]",
              **_strides("q", "q_tensor", ("seq",)), **_strides("k", "k_tensor", ("seq",)), **_strides("v", "v_tensor", ("seq",)),
              **_strides("o", "o_tensor", ("seq",)), "scale_log2": "scale_softmax_log2"},

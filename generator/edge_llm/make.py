@@ -5,27 +5,30 @@ from __future__ import annotations
 
 import fnmatch
 import hashlib
-import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+import generator  # noqa: F401 - makes fmhaforge importable
+import fmhaforge
 from generator import cabi
 from generator.edge_llm.artifact import Builder
 from generator.edge_llm.matrix import Combination, combinations
 from generator.edge_llm.sources import EdgeError
 
 SUMS = "SHA256SUMS"
+TARBALL = ".tar.gz"
 
 
-def read_bundle(bundle: Path) -> dict:
-    """The metadata of a bundle. Raises EdgeError when there is none."""
+def read_bundle(bundle: Path) -> Mapping[str, Any]:
+    """The metadata of a bundle, verified. Raises EdgeError when there is none, or it is damaged."""
     try:
-        return json.loads((bundle / "metadata.json").read_bytes())
-    except (OSError, ValueError) as error:
-        raise EdgeError(f"{bundle} is no bundle: its metadata.json can't be read ({error}); build one with `make bundle`") from error
+        return fmhaforge.open(bundle).metadata.raw
+    except fmhaforge.BundleError as error:
+        raise EdgeError(str(error)) from error
 
 
-def chosen(document: dict, patterns: Sequence[str]) -> tuple[Combination, ...]:
+def chosen(document: Mapping[str, Any], patterns: Sequence[str]) -> tuple[Combination, ...]:
     """The artifacts that can be made from a bundle and whose tarball's name matches one of `patterns` (none: all of them).
 
     Raises EdgeError when a pattern matches none, or nothing can be made.
@@ -62,6 +65,6 @@ def _remove_earlier(out: Path) -> None:
         return
     (out / SUMS).unlink()
     for name in listed:
-        if Path(name).name == name:
+        if Path(name).name == name and name.endswith(TARBALL):
             (out / name).unlink(missing_ok=True)
             (out / f"{name}.sha256").unlink(missing_ok=True)

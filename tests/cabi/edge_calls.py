@@ -123,6 +123,20 @@ def wrong_descriptors(stub_path, consumer_path, metadata, sm, variant, changes):
     return consumer.call(variant, tensors, ints, floats), len(stub.launches())
 
 
+def windows(stub_path, consumer_path, metadata, sm, given):
+    """Call every wrapper that takes a window with each of these: [(row index, values, window given, result, launch)]."""
+    stub, consumer, found = Stub(stub_path, sm), Consumer(consumer_path), []
+    for index, row in enumerate(metadata.rows):
+        operation = metadata.operations[row.operation]
+        if row.sm != sm or "window_size_left" not in operation.arguments:
+            continue
+        for window in given:
+            values = {**random_values(operation, random.Random(4)), "window_size_left": window}
+            result = consumer.call(row.variant, *wrapper_arguments(row.raw["abi_class"], values, row.head_dim))
+            found.append((index, values, window, result, stub.launches()[-1]))
+    return found
+
+
 def loading(stub_path, consumer_path, variant, sms):
     """Loading under difficulties: [(what, outcome)]."""
     stub, consumer = Stub(stub_path, *sms), Consumer(consumer_path)

@@ -20,6 +20,7 @@ from arguments import expected_launch
 from c_build import HERE, HOST
 from generator import cabi, edge_llm
 from generator.cabi.compile import WARNINGS
+from generator.edge_llm import make
 from generator.edge_llm.sources import EdgeError
 from test_c_headers import GNU, STANDARDS, TOGETHER, check_with_gcc, write_units
 from test_c_libraries import Elf, archive_members
@@ -126,7 +127,24 @@ def test_the_consumer_is_linked_for_every_sm_of_every_host(combinations):
     assert sms("aarch64", AARCH64) == sms("aarch64", None) and sms("x86_64", X86_64) == sms("x86_64", None)
 
 
+def test_any_window_is_taken(stub_process, built, consumer):
+    """As Edge-LLM's class passes them on: clamped to what the kernels take, which sees the same keys."""
+    clamped = {-(1 << 31): -1, -5: -1, -1: -1, 0: 0, 77: 77, 1 << 30: 1 << 30, (1 << 30) + 1: 1 << 30, (1 << 31) - 1: 1 << 30}
+    for sm in (80, 90):
+        found = stub_process(edge_calls.windows, consumer(f"sm_{sm}"), built.metadata, sm, tuple(clamped))
+        assert len(found) == len(clamped) * 28
+        for index, values, window, result, launch in found:
+            row = built.metadata.rows[index]
+            assert result == (0, ""), (row.label, window, result)
+            values = {**values, "window_size_left": clamped[window], "scale_log2": SCALE_LOG2}
+            assert dataclasses.asdict(launch) == expected_launch(row, values, 0, 100, 0), (row.label, window)
+
+
 @pytest.mark.parametrize("variant, changes, words", [
+    ("fmha_v2_d64", [(0, 1, 0, (1 << 31) - 1), (1, 1, 0, (1 << 31) - 1), (2, 1, 0, (1 << 31) - 1), (3, 1, 0, (1 << 31) - 1), (4, 1, 0, -(1 << 31))],
+     "cum_seqlen_k must have one more entry than there are sequences"),
+    ("fmha_v2_vit_d64", [(4, 1, 0, -(1 << 31))], "batch: -1 is below 0"),
+    ("fmha_v2_vit_d64", [(4, 1, 0, 0)], "batch: -1 is below 0"),
     ("fmha_v2_d64", [(3, 1, 1, 9)], "o_tensor and q_tensor differ in extent 1"),
     ("fmha_v2_d64", [(2, 1, 2, 99)], "v_tensor and k_tensor differ in extent 2"),
     ("fmha_v2_d64", [(4, 1, 0, 1)], "cum_seqlen_k must have one more entry than there are sequences"),
@@ -286,3 +304,26 @@ def test_no_row_for_the_sm(built, zig, tmp_path, combinations):
     document = {**built.document, "rows": [row for row in built.document["rows"] if row["sm"] == 80]}
     with pytest.raises(EdgeError, match="no variant is built for SM 90; build those SMs first"):
         edge_llm.Builder(document, built.bundle, tmp_path, zig).build(pick(combinations, "sm_90"))
+
+
+def test_a_bundle_that_is_none_or_is_damaged_makes_nothing(built, tmp_path):
+    with pytest.raises(EdgeError, match="is no folder; build one with `make bundle`"):
+        make.read_bundle(tmp_path / "nothing")
+    for name in ("metadata.json", "SHA256SUMS"):
+        (tmp_path / name).write_bytes((built.bundle / name).read_bytes())
+    assert make.read_bundle(tmp_path) == built.document
+    (tmp_path / "metadata.json").write_bytes((tmp_path / "metadata.json").read_bytes() + b" ")
+    with pytest.raises(EdgeError, match="metadata.json: has SHA-256"):
+        make.read_bundle(tmp_path)
+
+
+def test_only_earlier_tarballs_are_removed(tmp_path):
+    out = tmp_path / "out"
+    out.mkdir()
+    names = ("cutedsl_a.tar.gz", "cutedsl_a.tar.gz.sha256", "kept.tar.gz", "notes.txt")
+    for name in names:
+        (out / name).write_text("x")
+    (tmp_path / "b.tar.gz").write_text("x")
+    (out / "SHA256SUMS").write_text("".join(f"{'0' * 64}  {name}\n" for name in ("cutedsl_a.tar.gz", "..", "notes.txt", "../b.tar.gz", "gone.tar.gz")))
+    make._remove_earlier(out)
+    assert sorted(path.name for path in out.iterdir()) == ["kept.tar.gz", "notes.txt"] and (tmp_path / "b.tar.gz").exists()
