@@ -142,7 +142,11 @@ class BundleProduct:
     def _is_listed_file(self, listed: tuple[str, str]) -> bool:
         path, digest = listed
         place = self.place.folder / path
-        return str(place) in self._before.kept or hashlib.sha256(place.read_bytes()).hexdigest() == digest
+        return self.is_kept(place) or hashlib.sha256(place.read_bytes()).hexdigest() == digest
+
+    def is_kept(self, path: Path) -> bool:
+        """Whether a product is as the last whole build left it."""
+        return str(path) in self._before.kept
 
     def is_touched(self, *paths: Path) -> bool:
         """Whether somebody changed or removed one of these products, or something below them, since the last whole build."""

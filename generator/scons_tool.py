@@ -7,6 +7,7 @@ The one module that imports SCons, besides SConstruct.
 from __future__ import annotations
 
 import atexit
+import gc
 import os
 import sys
 from contextlib import suppress
@@ -244,8 +245,18 @@ def declare(env: Any, session: Session, product: BundleProduct) -> dict[str, lis
         env.AlwaysBuild(bundle)
     if product.is_touched(product.c_folder, product.rendered_list):
         env.AlwaysBuild(rendered)
+    for node in (*traced, *cubins, *codes, *libraries):
+        know_content(node, product)
     env.AlwaysBuild([node for node in codes + libraries if product.is_touched(Path(node.get_abspath()))])
     return {"ptx": traced, "cubins": cubins, "libraries": rendered + codes + libraries, "bundle": bundle, "edge-llm": edge_llm}
+
+
+def know_content(node: Any, product: BundleProduct) -> None:
+    """Lets SCons take its own record of a product's content when nobody touched the file since the last whole build: it need not be read."""
+    if product.is_kept(Path(node.get_abspath())):
+        digest = getattr(node.disambiguate().get_stored_info().ninfo, "csig", None)
+        if digest:
+            node.get_ninfo().csig = digest
 
 
 def build(env: Any, arguments: Mapping[str, str], explain_flag: bool, seen: unchanged.Seen | None) -> dict[str, list]:
@@ -306,6 +317,7 @@ def finish(session: Session, product: BundleProduct, bundle: list, seen: unchang
         with suppress(OSError):  # it only saves time
             unchanged.remember(seen, unchanged.Place(product.place.folder, product.place.archive), toolchain.witnesses())
     session.end()
+    gc.freeze()  # what is left needs no look at every node when Python ends
     if acted:
         report.conclude(session, product, made)
     elif SCons.Script.GetOption("clean"):

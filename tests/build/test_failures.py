@@ -117,6 +117,13 @@ def test_the_toolchain_that_cannot_be_imported_is_named(tree):
     assert run.status == 2 and "cannot be imported without a GPU or driver: ImportError: libcuda.so.1" in run.out, run.text
 
 
+def test_the_build_does_not_wait_until_the_toolchain_is_taken_apart(tree):
+    tree.write("cutlass/__init__.py", "import atexit, pathlib, os\n\n\ndef note(pid=os.getpid()):\n    pid == os.getpid() and pathlib.Path(__file__).with_name('noted').touch()\n\n\n"
+               "atexit.register(note)\n")
+    assert len(tree.good("cubins").tasks("assemble")) == 6
+    assert not (tree.folder / "cutlass/noted").exists()
+
+
 def test_a_killed_build_is_taken_up(tree):
     path = "generator/kernels/fake_b.py"
     text = (tree.folder / path).read_text()
@@ -168,6 +175,8 @@ def test_what_scons_forgot_is_taken_up_only_when_it_is_whole(tree):
 
 
 def test_two_builds_at_once_wait_for_each_other(tree):
+    path = "generator/kernels/fake_b.py"
+    tree.write(path, (tree.folder / path).read_text().replace("    return", "    import time\n    time.sleep(3)\n    return"))
     runs = [subprocess.Popen(tree.command("cubins"), cwd=tree.folder, env=tree.environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
             for _ in range(2)]
     outputs = [run.communicate(timeout=120)[0] for run in runs]
