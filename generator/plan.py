@@ -14,7 +14,7 @@ from types import ModuleType
 
 import generator  # noqa: F401 - makes fmhaforge importable
 from fmhaforge import expr
-from fmhaforge.plan import PARAM_TYPES, LaunchPlan, Param, TensorMap
+from fmhaforge.plan import L2_PROMOTIONS, MAX_TENSOR_MAP_RANK, PARAM_TYPES, SWIZZLES, LaunchPlan, Param, TensorMap
 from generator.model import KernelSpec, Row
 from generator.operations import OPERATIONS, Operation, FAULT_REPORT
 
@@ -22,8 +22,6 @@ MAX_PARAM_BYTES = 4096
 MAX_THREADS = 1024
 MAX_CLUSTER = 16
 ELEMENT_BYTES = {"float16": 2, "int32": 4}
-SWIZZLES = (0, 32, 64, 128)
-L2_PROMOTIONS = (0, 64, 128, 256)
 MAX_BOX_EXTENT = 256
 
 
@@ -147,8 +145,8 @@ def _check_map(tensor_map: TensorMap, operation: Operation, where: str) -> None:
     if operation.argument(tensor_map.base).dtype != tensor_map.dtype:
         raise PlanError(f"{where}: dtype {tensor_map.dtype!r} is not that of {tensor_map.base}")
     rank = len(tensor_map.dims)
-    if not 1 <= rank <= 5 or len(tensor_map.box) != rank or len(tensor_map.strides_bytes) != rank - 1:
-        raise PlanError(f"{where}: rank {rank} needs as many box extents and one stride less, and is at most 5")
+    if not 1 <= rank <= MAX_TENSOR_MAP_RANK or len(tensor_map.box) != rank or len(tensor_map.strides_bytes) != rank - 1:
+        raise PlanError(f"{where}: rank {rank} needs as many box extents and one stride less, and is at most {MAX_TENSOR_MAP_RANK}")
     for text in (*tensor_map.dims, *tensor_map.strides_bytes):
         _check_expression(text, operation, where)
     for extent in tensor_map.box:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from . import commands
+from .dtypes import INT_MAX
 from .errors import FmhaForgeError
 from .locate import VARIABLE
 from .query import ROUTE_CUBIN, ROUTES
@@ -61,6 +62,24 @@ def _command(subparsers, name: str, text: str, function, bundle: bool = True) ->
     return parser
 
 
+def _from_zero(text: str) -> int:
+    return _at_least(0, text)
+
+
+def _from_one(text: str) -> int:
+    return _at_least(1, text)
+
+
+def _at_least(minimum: int, text: str) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be an integer, not {text!r}") from None
+    if not minimum <= number <= INT_MAX:
+        raise argparse.ArgumentTypeError(f"must be in {minimum} .. {INT_MAX}, not {number}")
+    return number
+
+
 def _add_list(subparsers) -> None:
     parser = _command(subparsers, "list", "list the rows of a bundle: variant by SM, with resources and digests", commands.list_rows)
     parser.add_argument("--op", help="only this operation")
@@ -98,11 +117,11 @@ def _add_run(subparsers) -> None:
     parser.add_argument("--mask", help="only this mask (default: all)")
     parser.add_argument("--heads-q", type=int, default=4, help="query heads (default: 4)")
     parser.add_argument("--heads-kv", type=int, default=2, help="key/value heads (default: 2)")
-    parser.add_argument("--batch", type=int, default=2, help="number of sequences (default: 2)")
-    parser.add_argument("--seqlen-q", type=int, default=24, help="query length (default: 24)")
-    parser.add_argument("--seqlen-kv", type=int, default=150, help="key/value length, more than a tile and a page (default: 150)")
+    parser.add_argument("--batch", type=_from_one, default=2, help="number of sequences (default: 2)")
+    parser.add_argument("--seqlen-q", type=_from_zero, default=24, help="query length (default: 24)")
+    parser.add_argument("--seqlen-kv", type=_from_zero, default=150, help="key/value length, more than a tile and a page (default: 150)")
     parser.add_argument("--window", type=int, default=7, help="keys left of the diagonal for sliding masks (default: 7)")
-    parser.add_argument("--cases", type=int, default=1, help="cases of each kind (default: 1)")
+    parser.add_argument("--cases", type=_from_one, default=1, help="cases of each kind (default: 1)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the first case (default: 0)")
     parser.add_argument("--device", type=int, default=0, help="CUDA device (default: 0)")
     parser.add_argument("--fault", choices=FAULTS, help="with --checked: plant this fault in the last sequence, and expect its report")

@@ -31,6 +31,11 @@ STATUSES = ("OK", "INVALID_ARGUMENT", "UNSUPPORTED", "NO_DRIVER", "WRONG_DEVICE"
 _CTYPES = {"ptr": ctypes.c_void_p, "i32": ctypes.c_int32, "i64": ctypes.c_int64, "f32": ctypes.c_float}
 
 
+def _status(number: int) -> str:
+    """The word of a status, also for one of a newer library."""
+    return STATUSES[number] if 0 <= number < len(STATUSES) else f"STATUS_{number}"
+
+
 class CLibraryError(FmhaForgeError):
     """A call into the C library failed. `status` is a word of STATUSES, `reason` the library's sentence."""
 
@@ -111,7 +116,9 @@ class CLibrary:
             raise CLibraryError("fmhaforge_get_table", "ABI_MISMATCH", self.last_reason())
 
     def _declare(self, name: str, result: type, *arguments: type) -> None:
-        function = getattr(self._dll, name)
+        function = getattr(self._dll, name, None)
+        if function is None:
+            raise CLibraryError(name, "ABI_MISMATCH", "the library has no such function; fetch the bundle again, or use the fmhaforge of its version")
         function.restype = result
         function.argtypes = arguments
 
@@ -134,7 +141,7 @@ class CLibrary:
     def check(self, call: str, status: int) -> None:
         """Raises CLibraryError unless `status` is 0; `call` is the function that gave it."""
         if status:
-            raise CLibraryError(call, STATUSES[status], self.last_reason())
+            raise CLibraryError(call, _status(status), self.last_reason())
 
     def query(self, problem: Problem) -> ctypes._Pointer:
         """The row that serves `problem`. CLibraryError (UNSUPPORTED) with the reason when none does."""
@@ -146,7 +153,7 @@ class CLibrary:
         """The refusal of `problem`; its field is 0 when the problem is served."""
         refusal = Refusal(size=ctypes.sizeof(Refusal))
         status = self._dll.fmhaforge_why_not(ctypes.byref(problem), ctypes.byref(refusal))
-        if STATUSES[status] not in ("OK", "UNSUPPORTED"):
+        if _status(status) not in ("OK", "UNSUPPORTED"):
             self.check("fmhaforge_why_not", status)
         return refusal
 

@@ -198,8 +198,8 @@ def _run_case(options: argparse.Namespace, bundle: Bundle, operation: str, mask:
 def _check_fault_options(options: argparse.Namespace) -> None:
     if options.fault and not options.checked:
         raise UsageError(f"--fault {options.fault} is for checked kernels to report; give --checked too")
-    if options.fault and min(options.batch, options.seqlen_q, options.seqlen_kv) < 1:
-        raise UsageError(f"--fault {options.fault} needs a sequence with a query and a key; give --batch, --seqlen-q and --seqlen-kv at least 1")
+    if options.fault and min(options.seqlen_q, options.seqlen_kv) < 1:
+        raise UsageError(f"--fault {options.fault} needs a sequence with a query and a key; give --seqlen-q and --seqlen-kv at least 1")
 
 
 def _report(outcome: selftest.Outcome) -> str:

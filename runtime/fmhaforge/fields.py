@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeVar
 
 from .errors import SchemaError
@@ -38,6 +38,20 @@ class Fields:
         value = self.values[key]
         if type(value) is not kind:
             raise self.error(key, f"must be {_WORDS[kind]}, not {value!r}")
+        return value
+
+    def at_least(self, key: str, minimum: int) -> int:
+        """The integer `key`, which must be at least `minimum`."""
+        value = self.get(key, int)
+        if value < minimum:
+            raise self.error(key, f"must be at least {minimum}, not {value}")
+        return value
+
+    def one_of(self, key: str, kind: type[T], known: Collection[T]) -> T:
+        """The field `key`, whose value must be one of `known`."""
+        value = self.get(key, kind)
+        if value not in known:
+            raise self.error(key, f"must be one of {', '.join(map(str, known))}, not {value!r}")
         return value
 
     def optional(self, key: str, kind: type[T]) -> T | None:

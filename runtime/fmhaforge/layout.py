@@ -202,7 +202,7 @@ def _merge_planes(view: TensorView) -> TensorView:
         raise ShapeError(public_name("kv_pool"), f"has shape {list(view.shape)}; its shape is [2, pages, 128, num_kv_heads, head_dim]")
     if pages == 1:
         between_pages = between_planes
-    if between_planes != pages * between_pages:
+    if pages and between_planes != pages * between_pages:
         raise StrideError(public_name("kv_pool"), f"its planes are {between_planes} elements apart, but {pages} pages of "
                                                   f"{between_pages} are wanted; make it contiguous")
     return replace(view, shape=(planes * pages, *view.shape[2:]), strides=(between_pages, *view.strides[2:]))

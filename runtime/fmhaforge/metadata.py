@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .checks import Check
+from .dtypes import ITEM_BYTES
 from .errors import SchemaError
 from .fault_codes import FAULT_REPORT
 from .fields import Fields
-from .plan import LaunchPlan, check_expressions
+from .plan import SCALAR_BYTES, LaunchPlan, check_expressions
 from .plan import read as read_plan
 
 SCHEMA_VERSION = 1
@@ -127,7 +128,7 @@ def parse(data: bytes, path: object) -> Metadata:
     """Reads the bytes of `metadata.json`; `path` is used in messages. Raises SchemaError naming the field."""
     try:
         document = json.loads(data)
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
         raise SchemaError(path, f"is not JSON ({error}); rebuild the bundle or fetch it again") from error
     fields = Fields(path, "", document)
     version = fields.get("schema_version", int)
@@ -162,8 +163,8 @@ def _operation(name: str, fields: Fields) -> Operation:
 def _argument(fields: Fields) -> Argument:
     return Argument(
         fields.get("name", str), fields.get("type", str), fields.optional("dtype", str), fields.optional("access", str),
-        _shape(fields), fields.get("alignment", int), fields.optional("minimum", int), fields.optional("maximum", int),
-        fields.get("multiple_of", int))
+        _shape(fields), fields.at_least("alignment", 1), fields.optional("minimum", int), fields.optional("maximum", int),
+        fields.at_least("multiple_of", 1))
 
 
 def _shape(fields: Fields) -> tuple[str, ...]:
@@ -215,6 +216,8 @@ def _row(fields: Fields) -> Row:
 
 def _check_references(metadata: Metadata, fields: Fields) -> None:
     """What a row names must exist, so that nothing fails later with a KeyError."""
+    for name, operation in metadata.operations.items():
+        _check_operation(name, operation, fields)
     seen = set()
     for index, row in enumerate(metadata.rows):
         where = f"rows[{index}]"
@@ -225,10 +228,28 @@ def _check_references(metadata: Metadata, fields: Fields) -> None:
         if (row.variant, row.sm) in seen:
             raise fields.error(where, f"repeats {row.label}")
         seen.add((row.variant, row.sm))
+        if row.select is not None and row.select.only_if not in (None, *metadata.operations[row.operation].flags):
+            raise fields.error(f"{where}.select.only_if", f"is {row.select.only_if!r}, which is no flag of {row.operation}")
         _check_plan(row, metadata.operations[row.operation], f"{where}.plan", fields)
     missing = set(metadata.arch_table) - set(metadata.targets)
     if missing:
         raise fields.error("arch_table", f"serves SM {min(missing)}, which is not among the targets")
+
+
+def _check_operation(name: str, operation: Operation, fields: Fields) -> None:
+    """What an operation says of its arguments is said of arguments that it has."""
+    where = f"operations.{name}"
+    if operation.seqlen_q_argument not in operation.arguments:
+        raise fields.error(f"{where}.seqlen_q_argument", f"is {operation.seqlen_q_argument!r}, which is no argument of it")
+    for argument in operation.arguments.values():
+        if argument.type not in SCALAR_BYTES:
+            raise fields.error(f"{where}.arguments", f"{argument.name} has type {argument.type!r}; there are {', '.join(SCALAR_BYTES)}")
+        if argument.type == "ptr" and argument.dtype not in ITEM_BYTES:
+            raise fields.error(f"{where}.arguments", f"{argument.name} has element type {argument.dtype!r}, which this runtime does not know")
+    for check in operation.checks:
+        unknown = sorted(check.names() - set(operation.arguments))
+        if unknown:
+            raise fields.error(f"{where}.checks", f"{check.name} names {unknown[0]!r}, which is no argument of it")
 
 
 def _check_plan(row: Row, operation: Operation, where: str, fields: Fields) -> None:

@@ -18,6 +18,11 @@ Texts = TypeVar("Texts", bound="tuple[str, ...]")
 
 TENSOR_MAP_BYTES = 128
 TENSOR_MAP_ALIGNMENT = 64
+MAX_TENSOR_MAP_RANK = 5
+TENSOR_MAP_DTYPES = ("float16", "int32")
+SWIZZLES = (0, 32, 64, 128)
+L2_PROMOTIONS = (0, 64, 128, 256)
+"""Bytes."""
 
 SCALAR_BYTES = {"ptr": 8, "i64": 8, "i32": 4, "f32": 4}
 """Type of a parameter -> bytes, also its alignment. Tensor maps are the only other type."""
@@ -143,9 +148,7 @@ def read(fields: Fields) -> LaunchPlan:
 
 
 def _param(fields: Fields) -> Param:
-    name, kind = fields.get("name", str), fields.get("type", str)
-    if kind not in PARAM_TYPES:
-        raise fields.error("type", f"must be one of {', '.join(PARAM_TYPES)}, not {kind!r}")
+    name, kind = fields.get("name", str), fields.one_of("type", str, PARAM_TYPES)
     if kind == "tensormap":
         return Param(name, kind, None, _tensor_map(fields.child("map")))
     return Param(name, kind, *check_expressions(fields, "value", (fields.get("value", str),)))
@@ -153,8 +156,11 @@ def _param(fields: Fields) -> Param:
 
 def _tensor_map(fields: Fields) -> TensorMap:
     dims, strides = (check_expressions(fields, key, fields.items(key, str)) for key in ("dims", "strides_bytes"))
-    return TensorMap(fields.get("base", str), fields.get("dtype", str), dims, strides, fields.items("box", int),
-                     fields.get("swizzle", int), fields.get("l2_promotion", int))
+    box = fields.items("box", int)
+    if not 1 <= len(dims) <= MAX_TENSOR_MAP_RANK or len(box) != len(dims) or len(strides) != len(dims) - 1:
+        raise fields.error("dims", f"has {len(dims)} extents; there are 1 to {MAX_TENSOR_MAP_RANK}, as many of box and one stride less")
+    return TensorMap(fields.get("base", str), fields.one_of("dtype", str, TENSOR_MAP_DTYPES), dims, strides, box,
+                     fields.one_of("swizzle", int, SWIZZLES), fields.one_of("l2_promotion", int, L2_PROMOTIONS))
 
 
 def check_expressions(fields: Fields, key: str, texts: Texts) -> Texts:

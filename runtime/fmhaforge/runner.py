@@ -62,7 +62,8 @@ class Runner:
         self._device = None if device is None else extent("device", device)
         self._flags = {"use_small_d64": bool(use_small_d64)}
         self._route = route
-        self._options = {"dtype": dtype_name(dtype), "route": route, "row_sm": row_sm, "family": family, "checked": bool(checked)}
+        self._options = {"dtype": _dtype(dtype), "route": route, "row_sm": None if row_sm is None else extent("row_sm", row_sm),
+                         "family": family, "checked": bool(checked)}
         self._selections: dict[tuple, Support] = {}
         self._layouts: dict[tuple, layout.Layout] = {}
 
@@ -307,6 +308,13 @@ def _keep(cache: dict, key: tuple, value: object) -> None:
     if len(cache) >= _KEPT:
         cache.clear()
     cache[key] = value
+
+
+def _dtype(dtype: object) -> str:
+    try:
+        return dtype_name(dtype)
+    except TypeError as error:
+        raise ArgumentError("dtype", f"must be {error}") from None
 
 
 def _causal(sliding_window_size: int) -> MaskType:

@@ -39,8 +39,8 @@ def scale_log2(attention_scale: object, maximum: int | None) -> float:
         raise ArgumentError(name, "is needed; give the factor on Q K^T, often 1 / sqrt(head_dim)")
     try:
         scale = float(attention_scale)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        raise ArgumentError(name, f"must be a number, not {attention_scale!r}") from None
+    except (TypeError, ValueError, OverflowError):
+        raise ArgumentError(name, f"must be a number that float holds, not {attention_scale!r}") from None
     if not math.isfinite(scale) or scale <= 0:
         raise ArgumentError(name, f"{scale} must be finite and > 0")
     exact = scale * math.log2(math.e)

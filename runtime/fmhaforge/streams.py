@@ -17,7 +17,8 @@ def stream_handle(stream: object) -> int:
         raise ArgumentError("stream", "is needed; give a stream, or 0 for the default stream")
     if hasattr(stream, "__cuda_stream__"):
         protocol = stream.__cuda_stream__
-        return _checked(stream, (protocol() if callable(protocol) else protocol)[1])
+        found = protocol() if callable(protocol) else protocol
+        return _checked(stream, found[1] if isinstance(found, (tuple, list)) and len(found) == 2 else None)
     for attribute in ("cuda_stream", "ptr"):  # torch, cupy
         if isinstance(getattr(stream, attribute, None), int):
             return _checked(stream, getattr(stream, attribute))

@@ -111,30 +111,34 @@ def _from_interface(name: str, owner: object, interface: dict) -> TensorView:
         shape = tuple(operator.index(extent) for extent in interface["shape"])
         typestr = interface["typestr"]
         pointer, read_only = interface["data"]
+        address = operator.index(pointer or 0)
         byte_strides = interface.get("strides")
+        steps = None if byte_strides is None else tuple(operator.index(stride) for stride in byte_strides)
     except (KeyError, TypeError, ValueError) as error:
-        raise ArgumentError(name, f"its __cuda_array_interface__ is malformed ({error})") from error
+        raise ArgumentError(name, f"its __cuda_array_interface__ is malformed ({error!r})") from error
+    if any(extent < 0 for extent in shape) or not 0 <= address < 1 << 64:
+        raise ArgumentError(name, f"its __cuda_array_interface__ is malformed (shape {list(shape)}, address {address})")
     if interface.get("mask") is not None:
         raise ArgumentError(name, "is a masked array; give the plain array")
     dtype = _typestr_dtype(name, typestr)
-    return TensorView(int(pointer or 0), shape, _element_strides(name, shape, byte_strides, ITEM_BYTES[dtype]), dtype,
+    return TensorView(address, shape, _element_strides(name, shape, steps, ITEM_BYTES[dtype]), dtype,
                       None, bool(read_only), owner)
 
 
 def _typestr_dtype(name: str, typestr: object) -> str:
     if not isinstance(typestr, str) or len(typestr) < 3 or typestr[1] not in _CAI_KINDS or typestr[0] not in "<|=":
         raise DtypeError(name, f"element type {typestr!r} is not served; use little-endian float16 (int32 for lengths)")
-    kind = _CAI_KINDS[typestr[1]]
-    dtype = "bool" if kind == "bool" else f"{kind}{int(typestr[2:]) * 8}"
+    kind, size = _CAI_KINDS[typestr[1]], typestr[2:]
+    dtype = "bool" if kind == "bool" else f"{kind}{int(size) * 8}" if size.isdecimal() and len(size) < 4 else ""
     if dtype not in ITEM_BYTES:
         raise DtypeError(name, f"element type {typestr!r} is not served; use float16 (int32 for lengths)")
     return dtype
 
 
-def _element_strides(name: str, shape: tuple[int, ...], byte_strides: object, item_bytes: int) -> tuple[int, ...]:
-    if byte_strides is None:
+def _element_strides(name: str, shape: tuple[int, ...], strides: tuple[int, ...] | None, item_bytes: int) -> tuple[int, ...]:
+    """The strides in elements; `strides` in bytes, None for a densely packed tensor."""
+    if strides is None:
         return contiguous_strides(shape)
-    strides = tuple(operator.index(stride) for stride in byte_strides)  # type: ignore[attr-defined]
     if len(strides) != len(shape):
         raise ShapeError(name, f"has {len(shape)} extents but {len(strides)} strides")
     if any(stride % item_bytes for stride in strides):
@@ -174,9 +178,12 @@ def _capsule_pointer(capsule: object, capsule_name: bytes) -> int | None:
 
 
 def _from_dlpack(name: str, value: object) -> TensorView:
-    device_type, _ = value.__dlpack_device__()  # type: ignore[attr-defined]
-    if int(device_type) not in (DL_CUDA, DL_CUDA_MANAGED):
-        where = "host memory" if int(device_type) in (DL_CPU, DL_CUDA_HOST) else f"DLPack device type {int(device_type)}"
+    try:
+        device_type = int(value.__dlpack_device__()[0])  # type: ignore[attr-defined]
+    except Exception as error:
+        raise ArgumentError(name, f"does not say by __dlpack_device__ where it lies: {error!r}") from error
+    if device_type not in (DL_CUDA, DL_CUDA_MANAGED):
+        where = "host memory" if device_type in (DL_CPU, DL_CUDA_HOST) else f"DLPack device type {device_type}"
         raise DeviceError(name, f"lies in {where}; move it to the CUDA device first")
     capsule = _export(name, value)
     read_only = False

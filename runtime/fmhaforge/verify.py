@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -81,7 +82,7 @@ def _row_findings(row: Row, bundle: Bundle, contents: dict[str, bytes]) -> Itera
             yield Finding(name, f"is not what the metadata of {row.label} says (SHA-256 {digest})")
     if row.cubin in contents:
         yield from _cubin_findings(row, contents[row.cubin])
-    if row.ptx in contents and f".target {row.ptx_target}".encode() not in contents[row.ptx]:
+    if row.ptx in contents and not re.search(rf"^\.target {re.escape(row.ptx_target)}(?!\w)".encode(), contents[row.ptx], re.MULTILINE):
         yield Finding(row.ptx, f"has no '.target {row.ptx_target}', which {row.label} wants")
     limit = bundle.metadata.targets[row.sm].smem_limit if row.sm in bundle.metadata.targets else 0
     if row.smem_bytes + row.static_smem_bytes > limit:

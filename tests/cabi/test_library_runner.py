@@ -8,8 +8,9 @@ import pytest
 
 import fmhaforge
 import library_runs
+from c_build import HOST
 from fake_bundle import write
-from fmhaforge import ArgumentError, BundleError
+from fmhaforge import ArgumentError, BundleError, clib
 from fmhaforge.clib import library_file
 
 
@@ -74,3 +75,18 @@ def test_routes_and_functions_that_do_not_exist(stub_process, bundle_path):
         bundle.runner(8, 2, 128, library=True, route="driver-ptx")
     with pytest.raises(ArgumentError, match="is no function that launches"):
         bundle.runner(8, 2, 128, library=True).prepare("preflight_llm", 0)
+
+
+def test_a_library_of_another_version(zig, tmp_path):
+    """A function that is missing, and a status that this runtime does not know."""
+    names = [f"fmhaforge_{name}" for name in ("query", "why_not", "find_row", "row_at", "row_count", "preload", "scale_log2", "last_reason", "status_name",
+                                              "get_table", *(f"launch_{name}" for name in clib.OPERATIONS))]
+    (tmp_path / "all.c").write_text("".join(f"const char* {name}(void);\nconst char* {name}(void) {{ return {value}; }}\n" for name, value in (
+        (name, "(const char*)77" if name == "fmhaforge_preload" else '"says why"') for name in names)))
+    for name, missing in (("all.so", ()), ("less.so", ("-Dfmhaforge_find_row=gone",))):
+        zig.compile(HOST, ("-shared", "-fPIC", *missing, "-o", str(tmp_path / name), "all.c"), tmp_path)
+    with pytest.raises(clib.CLibraryError, match="fmhaforge_find_row: the library has no such function; fetch the bundle again"):
+        clib.CLibrary(tmp_path / "less.so")
+    with pytest.raises(clib.CLibraryError, match="fmhaforge_preload: says why") as error:
+        clib.CLibrary(tmp_path / "all.so").preload(None)
+    assert error.value.status == "STATUS_77"

@@ -111,6 +111,13 @@ def drop(*path):
     (put("rows", 1, "threads", 5), r"rows\[1\].plan.block has \d+ threads, the row says 5"),
     (put("rows", 0, "operation", "conv"), "'conv'.*operations"),
     (put("rows", 0, "family", "volta"), "'volta'.*families"), (put("rows", 0, "checked", 1), "checked must be true or false"),
+    (put("rows", 0, "select", {"seqlen_q_at_most": 512, "only_if": "luck"}), r"rows\[0\].select.only_if is 'luck', which is no flag of llm"),
+    (put("operations", "llm", "seqlen_q_argument", "length"), "llm.seqlen_q_argument is 'length', which is no argument of it"),
+    (put("operations", "llm", "checks", 0, "left", "q_heads"), "llm.checks heads_divisible names 'q_heads', which is no argument of it"),
+    (put("operations", "llm", "arguments", 0, "type", "i16"), "llm.arguments q has type 'i16'; there are ptr, i64, i32, f32"),
+    (put("operations", "llm", "arguments", 0, "dtype", "float4"), "llm.arguments q has element type 'float4'"),
+    (put("operations", "llm", "arguments", 6, "multiple_of", 0), r"arguments\[6\].multiple_of must be at least 1, not 0"),
+    (put("operations", "llm", "arguments", 6, "alignment", 0), r"arguments\[6\].alignment must be at least 1, not 0"),
     (put("arch_table", {"80": ["x"]}), r"arch_table.80\[0\]"), (put("arch_table", {"eighty": [80]}), "arch_table has a key"),
     (put("arch_table", {"70": [80]}), "SM 70.*targets"), (put("operations", "llm", "arguments", 0, "shape", "batch"), "shape must look like"),
     (put("operations", "llm", "checks", 0, "kind", "odd"), "kind.*unknown kind"), (put("families", "ampere", {}), "families.ampere.exact is missing")])
@@ -127,7 +134,7 @@ def test_a_row_twice(copy):
         fmhaforge.open(copy)
 
 
-@pytest.mark.parametrize("data", [b"", b"{", b"[]", b"\xff\xfe", b"null"])
+@pytest.mark.parametrize("data", [b"", b"{", b"[]", b"\xff\xfe", b"null", b"[" * 100000])
 def test_metadata_that_is_no_json_object(copy, data):
     rewrite(copy, "metadata.json", lambda _: data)
     with pytest.raises(SchemaError):
@@ -184,6 +191,8 @@ def test_verify_ptx_and_shared_memory(copy):
     ptx = fmhaforge.open(copy).metadata.rows[0].ptx
     rewrite_metadata(copy, lambda document: [row.update(ptx_target="sm_75") for row in document["rows"] if row["ptx"] == ptx])
     assert any(file == ptx and ".target sm_75" in reason for file, reason in findings(copy))
+    rewrite_metadata(copy, lambda document: [row.update(ptx_target="sm_8") for row in document["rows"] if row["ptx"] == ptx])
+    assert any(file == ptx and ".target sm_8'" in reason for file, reason in findings(copy)), "sm_80 is another target than sm_8"
     rewrite_metadata(copy, put("rows", 0, "static_smem_bytes", 1 << 20))
     assert any("bytes of shared memory, its SM has" in reason for _, reason in findings(copy))
 

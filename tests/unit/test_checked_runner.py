@@ -334,7 +334,7 @@ def test_run_when_nothing_is_reported(run, gpu):
 
 
 @pytest.mark.parametrize("arguments, text", [
-    (("--fault", "k-page"), "give --checked too"), (("--checked", "--fault", "k-page", "--batch", "0"), "--batch, --seqlen-q and --seqlen-kv"),
+    (("--fault", "k-page"), "give --checked too"), (("--checked", "--fault", "k-page", "--seqlen-kv", "0"), "--seqlen-q and --seqlen-kv at least 1"),
     (("--checked", "--op", "llm"), "no row of the bundle matches")])
 def test_bad_usage(run, arguments, text):
     status, out, err = run(*arguments)

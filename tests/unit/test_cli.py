@@ -82,6 +82,14 @@ def test_bad_usage(capsys, arguments, word):
     assert status == 2 and out == "" and word in err and err.count("\n") == 1
 
 
+@pytest.mark.parametrize("option, value, limit", [("--batch", "0", "1 .. 2147483647"), ("--cases", "0", "1 .. 2147483647"), ("--seqlen-q", "-1", "0 .. 2147483647"),
+                                                  ("--seqlen-kv", "99999999999", "0 .. 2147483647"), ("--cases", "many", "an integer, not 'many'")])
+def test_numbers_that_make_no_case(capsys, option, value, limit):
+    """No case is no success."""
+    status, out, err = call(capsys, "run", option, value)
+    assert status == 2 and out == "" and f"argument {option}: must be " in err and limit in err and err.count("\n") == 1
+
+
 @pytest.mark.parametrize("command", ["", "list", "query", "explain", "verify", "doctor", "run", "diff"])
 def test_help(capsys, command):
     status, out, err = call(capsys, *command.split(), "--help")

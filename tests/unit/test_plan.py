@@ -67,6 +67,12 @@ def test_what_the_build_writes_the_runtime_reads(manifest):
     ({"params": [{"name": "q", "type": "f64", "value": "q"}]}, r"params\[0\].type must be one of ptr, i64, i32, f32, tensormap"),
     ({"params": [{"name": "q", "type": "tensormap"}]}, r"params\[0\].map is missing"),
     ({"smem_bytes": "1"}, "smem_bytes must be an integer"),
+    ({"params": [{"name": "m", "type": "tensormap", "map": {**MAP.to_json(), "box": [64]}}]}, r"params\[0\].map.dims has 4 extents; there are 1 to 5"),
+    ({"params": [{"name": "m", "type": "tensormap", "map": {**MAP.to_json(), "strides_bytes": []}}]}, r"map.dims has 4 extents"),
+    ({"params": [{"name": "m", "type": "tensormap", "map": {**MAP.to_json(), "dims": []}}]}, r"map.dims has 0 extents"),
+    ({"params": [{"name": "m", "type": "tensormap", "map": {**MAP.to_json(), "swizzle": 16}}]}, "map.swizzle must be one of 0, 32, 64, 128, not 16"),
+    ({"params": [{"name": "m", "type": "tensormap", "map": {**MAP.to_json(), "l2_promotion": 1}}]}, "map.l2_promotion must be one of 0, 64, 128, 256"),
+    ({"params": [{"name": "m", "type": "tensormap", "map": {**MAP.to_json(), "dtype": "float32"}}]}, "map.dtype must be one of float16, int32"),
 ])
 def test_what_is_no_plan_is_refused(change, message):
     with pytest.raises(SchemaError, match=message):

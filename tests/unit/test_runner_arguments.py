@@ -99,7 +99,7 @@ def test_output_in_the_memory_of_an_input(loaded, cuda, name):
         refused(cuda, ArgumentError, "o", runner.run, *addresses.values(), lengths(cuda), 0, SCALE)
 
 
-@pytest.mark.parametrize("scale", [0.0, -1.0, math.nan, math.inf, -math.inf, 65537, 2.0**80, 1e30, 3.4e38, 1e300, 1e-60, "half", None, [1.0]])
+@pytest.mark.parametrize("scale", [0.0, -1.0, math.nan, math.inf, -math.inf, 65537, 2.0**80, 1e30, 3.4e38, 1e300, 1e-60, 10**400, "half", None, [1.0]])
 def test_bad_scales(loaded, cuda, scale):
     refused(cuda, ArgumentError, "attention_scale", run, loaded, cuda, attention_scale=scale)
 
@@ -116,7 +116,12 @@ def test_bad_windows(loaded, cuda, window):
     refused(cuda, ArgumentError, "sliding_window_size", run, loaded, cuda, sliding_window_size=window)
 
 
-@pytest.mark.parametrize("stream", [None, -1, 1.5, "0", True, object(), 1 << 64])
+class Protocol:
+    def __init__(self, answer):
+        self.__cuda_stream__ = answer
+
+
+@pytest.mark.parametrize("stream", [None, -1, 1.5, "0", True, object(), 1 << 64, Protocol(None), Protocol((0,)), Protocol((0, None)), Protocol(lambda: 7)])
 def test_bad_streams(loaded, cuda, stream):
     refused(cuda, ArgumentError, "stream", run, loaded, cuda, stream=stream)
     refused(cuda, ArgumentError, "stream", loaded.runner(HQ, HKV, D).preflight_llm, stream)
@@ -128,6 +133,17 @@ def test_bad_streams(loaded, cuda, stream):
     ((8.0, 8, 128), "num_q_heads"), ((8, 8, "128"), "head_dim"), ((8, 8, 128, 0, 0, 0, True, -1), "device")])
 def test_bad_runners(loaded, cuda, arguments, argument):
     refused(cuda, ArgumentError, argument, loaded.runner, *arguments)
+
+
+@pytest.mark.parametrize("options, argument", [({"dtype": 16}, "dtype"), ({"dtype": None}, "dtype"), ({"row_sm": "80"}, "row_sm"), ({"row_sm": -1}, "row_sm")])
+def test_bad_options(loaded, cuda, options, argument):
+    refused(cuda, ArgumentError, argument, loaded.runner, 8, 8, 128, **options)
+
+
+def test_a_pool_without_pages(loaded, cuda):
+    pool = FakeTensor(cuda, (2, 0, 128, HKV, D))
+    message = refused(cuda, ArgumentError, "num_flat_pages", run_paged, loaded, cuda, tensors={"pool": pool}, num_flat_pages=None)
+    assert "0 is below 2" in message
 
 
 def test_bad_route(loaded, cuda):

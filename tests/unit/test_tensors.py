@@ -99,6 +99,19 @@ def test_an_exporter_that_fails_is_quoted():
         view("q", Broken())
 
 
+@pytest.mark.parametrize("answer", [None, (), ("cuda", 0), lambda: 1 / 0])
+def test_an_exporter_that_does_not_know_its_device(answer):
+    class Lost:
+        def __dlpack_device__(self):
+            return answer() if callable(answer) else answer
+
+        def __dlpack__(self, **options):
+            raise AssertionError("nothing to export")
+    with pytest.raises(ArgumentError, match="does not say by __dlpack_device__ where it lies") as error:
+        view("q", Lost())
+    assert error.value.argument == "q"
+
+
 def interface(**change):
     good = {"shape": (2, 3), "typestr": "<f2", "data": (1 << 20, False), "version": 3}
     return type("Array", (), {"__cuda_array_interface__": {**good, **change}})()
@@ -114,7 +127,10 @@ def test_cuda_array_interface():
 @pytest.mark.parametrize("change, kind", [
     ({"strides": (3, 1)}, StrideError), ({"strides": (2,)}, ShapeError), ({"typestr": ">f2"}, DtypeError),
     ({"typestr": "<V2"}, DtypeError), ({"typestr": "<f16"}, DtypeError), ({"mask": object()}, ArgumentError), ({"shape": 3}, ArgumentError),
-    ({"data": None}, ArgumentError)])
+    ({"data": None}, ArgumentError), ({"data": ("x", False)}, ArgumentError), ({"data": (1.5, False)}, ArgumentError),
+    ({"data": (-16, False)}, ArgumentError), ({"data": (1 << 64, False)}, ArgumentError), ({"shape": (2, -3)}, ArgumentError),
+    ({"strides": (None, 2)}, ArgumentError), ({"strides": 2}, ArgumentError), ({"typestr": "<f"}, DtypeError), ({"typestr": "<fx"}, DtypeError),
+    ({"typestr": "<f-2"}, DtypeError), ({"typestr": "<f²"}, DtypeError), ({"typestr": "<f" + "9" * 5000}, DtypeError)])
 def test_bad_interfaces(change, kind):
     with pytest.raises(ArgumentError) as error:
         view("v", interface(**change))
