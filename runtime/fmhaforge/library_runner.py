@@ -34,7 +34,7 @@ class PreparedLaunch:
         self._library = library
         self._name = f"fmhaforge_launch_{row.operation}"
         self._launch = library.launcher(row.operation)
-        self._handle = handle
+        self._handle = ctypes.addressof(handle.contents)
         self._address = ctypes.addressof(args)
 
     def __call__(self) -> None:

@@ -184,7 +184,7 @@ def _within(subject, length):
 
 def _query_edges(subject, rng):
     m = subject.tile_m
-    last = subject.seqlen_q_max or subject.seqlen_q_min - 1 + rng.randint(1, 3 * m)
+    last = subject.seqlen_q_max or subject.seqlen_q_min - 1 + rng.randint(1, min(3 * m, 384))
     return (1, m - 1, m, m + 1, 2 * m - 1, 2 * m, 2 * m + 1, rng.randint(1, m), rng.randint(m, 4 * m + 3), max(last, 1))
 
 

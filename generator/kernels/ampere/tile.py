@@ -17,6 +17,8 @@ from ..ops import Fixed
 
 VECTOR = 8  # fp16 elements in a 16-byte access
 MMA_M, MMA_N, MMA_K = 16, 8, 16
+#: Walks of so many rows a thread go in so many strands; shorter ones would pay with registers.
+LONG_WALK, STRANDS = 16, 4
 
 
 class TileShape(Fixed):
@@ -86,16 +88,18 @@ class Place(Fixed):
     def walk(self, pointer, stride, rows: int) -> list:
         """[(rows from this thread's first, address)] of the thread's part of the rows [0, rows) at `pointer` (row stride in elements).
 
-        Each address is the last one moved on: one addition, where an address from its row's number would cost three.
+        Each address is an earlier one moved on: one addition, where an address from its row's number would cost three. Long walks go
+        in several strands, since copies wait for an addition after an addition.
         """
         integer = Int64 if isinstance(stride, Int64) else Int32
         row, unit = integer(Uint32(self.row)), integer(Uint32(self.unit))  # unsigned: no sign to extend
-        pointer = advance(pointer, row * stride + unit * VECTOR)
-        steps = []
-        for row in range(0, rows, self.rows):
-            steps.append((row, pointer))
-            pointer = advance(pointer, integer(stride) * self.rows)
-        return steps
+        count = -(-rows // self.rows)
+        strands = STRANDS if count >= LONG_WALK else 1
+        addresses = [advance(pointer, row * stride + unit * VECTOR)]
+        for step in range(1, count):
+            back = strands if step >= strands else 1
+            addresses.append(advance(addresses[step - back], integer(stride) * (self.rows * back)))
+        return [(step * self.rows, address) for step, address in enumerate(addresses)]
 
     def vector(self, pointer, unit: int):
         """16 bytes of the thread's unit number `unit` of the row at `pointer`, as copies take them."""

@@ -50,10 +50,10 @@ class Attention(Fixed):
         storage = cute.arch.get_dyn_smem(Float16, alignment=1024)
         barriers = Barriers(cute.recast_ptr(storage + g.barrier_offset, dtype=Int64), g)
         board = Board(cute.recast_ptr(storage + g.notice_offset, dtype=Int32))
-        problem = Problem(self.spec.operation, self.spec.mask, g, a)
         thread, _, _ = cute.arch.thread_idx()
         block, _, _ = cute.arch.block_idx()
         blocks, _, _ = cute.arch.grid_dim()
+        problem = Problem(self.spec.operation, self.spec.mask, g, a, block, blocks)
         if thread == 0:
             barriers.initialise()
         cute.arch.sync_threads()
@@ -61,11 +61,11 @@ class Attention(Fixed):
         if group == 0:
             cute.arch.setmaxregister_decrease(g.producer_registers)
             if thread < 32:
-                Producer(g, problem, maps, storage, barriers, board, thread).run(block, blocks)
+                Producer(g, problem, maps, storage, barriers, board, thread).run()
         else:
             cute.arch.setmaxregister_increase(g.consumer_registers)
             role = SplitConsumer if g.columns > 1 else Consumer
-            role(g, problem, storage, barriers, board, thread % WARPGROUP, group - 1, a.scale_log2).run(block, blocks)
+            role(g, problem, storage, barriers, board, thread % WARPGROUP, group - 1, a.scale_log2).run()
 
 
 class DenseAttention(Attention):

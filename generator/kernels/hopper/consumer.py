@@ -89,11 +89,11 @@ class Consumer(Fixed):
         self.barriers.v.release(position)
 
     @cute.jit
-    def run(self, block, blocks):
+    def run(self):
         k_position, v_position, q_position = self._first_k(), Int32(0), Int32(0)
         q_ring = self.barriers.q
         self._give_first_turn()
-        for _ in cutlass.range(self.problem.turns(block, blocks), unroll=1):
+        for _ in cutlass.range(self.problem.turns(), unroll=1):
             self.softmax.reset()
             q_ring.wait_full(q_position)
             work = self.board.read(q_position)

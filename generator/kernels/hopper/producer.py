@@ -27,12 +27,15 @@ class Producer(Fixed):
         self.lane = lane
 
     @cute.jit
-    def run(self, block, blocks):
+    def run(self):
         k_position, v_position, q_position = Int32(0), Int32(0), Int32(0)
-        turns = self.problem.turns(block, blocks)
-        self._draft(Int32(0), block, blocks)
+        turns = self.problem.turns()
+        section, place = self.problem.start()
+        self._draft(section, place)
         for turn in cutlass.range(turns, unroll=1):
             work = self.board.read(DRAFT)
+            if turn + 1 < turns:
+                section, place = self.problem.following(section, place)
             if work.count > 0:
                 v_page = work.v_page
                 k_position = self._keys(work, work.end - 1, work.k_page, k_position)
@@ -43,20 +46,20 @@ class Producer(Fixed):
                     v_position = self._values(work, step + 1, v_page, v_position)
                     v_page = self._page(work, step, 1)
                 # Finding out about the next tile takes a while: do it while the ring is full anyway.
-                self._draft(cutlass.min(turn + 1, turns - 1), block, blocks)
+                self._draft(section, place)
                 v_position = self._values(work, work.begin, v_page, v_position)
             else:
                 self.barriers.q.wait_empty(q_position)
                 with cute.arch.elect_one():
                     self.board.write(work, q_position)
                     self.barriers.q.announce(q_position)
-                self._draft(cutlass.min(turn + 1, turns - 1), block, blocks)
+                self._draft(section, place)
             q_position = q_position ^ 1
 
     @cute.jit
-    def _draft(self, turn, block, blocks):
+    def _draft(self, section, turn):
         """Write down the work of a turn for this warp itself, with the pages that it starts with."""
-        work = self.problem.work(self.problem.index(turn, block, blocks), self.lane)
+        work = self.problem.work(section, turn, self.lane)
         k_page, v_page = Int32(0), Int32(0)
         if work.count > 0:
             k_page, v_page = self._page(work, work.end - 1, 0), self._page(work, work.end - 1, 1)

@@ -2,7 +2,7 @@
 """Which piece of the problem a block computes: the order of the query tiles, their lengths and their keys.
 
 Tiles are numbered so that, within a *section* of heads, the longest come first and heads that share K and V stand beside each
-other. A block walks over its tiles back and forth (0, 2n-1, 2n, ...): with tiles in falling order, all blocks get about the
+other. A section is dealt out back and forth (to a block: 0, 2n-1, 2n, ...): with tiles in falling order, all blocks get about the
 same amount of work without talking to one another.
 """
 from __future__ import annotations
@@ -25,6 +25,8 @@ DRAFT = NOTICES - 1
 #: K and V bytes of a section are at most this times the query heads per key head: a section is read once for each level of
 #: query tiles, and then either L2 holds it or enough arithmetic stands against the traffic.
 SECTION_BYTES = 32 << 20
+#: A section has at least so many tiles for every block: fewer can't be dealt out evenly.
+SECTION_TURNS = 4
 
 
 @dataclass
@@ -74,16 +76,22 @@ class Board(Fixed):
 
 
 class Problem(Fixed):
-    """The problem as a list of tiles; `a` holds the kernel's arguments by name."""
+    """The problem as a list of tiles, and this block's share of them; `a` holds the kernel's arguments by name."""
 
-    def __init__(self, operation: str, mask: str, geometry: Geometry, a: SimpleNamespace):
+    def __init__(self, operation: str, mask: str, geometry: Geometry, a: SimpleNamespace, block, blocks):
         self.operation = operation
         self.kind = mask
         self.g = geometry
         self.a = a
+        self.block = block
+        self.blocks = blocks
         extent = {"vit": "max_seqlen", "paged_ragged": "max_seqlen_q"}.get(operation, "seqlen_q")
         self.row_tiles = (getattr(a, extent) + (geometry.m - 1)) // geometry.m
         self.group = a.num_q_heads // a.num_kv_heads
+        self.section = self._section()
+        self.per_section = self.section * self.row_tiles
+        if self._uneven:
+            self.forward, self.backward = self._share(self.per_section, 0), self._share(self.per_section, 1)
 
     @property
     def packed(self) -> bool:
@@ -97,40 +105,72 @@ class Problem(Fixed):
     def tiles(self):
         return self.row_tiles * self.a.num_q_heads * self.a.batch
 
-    def turns(self, block, blocks):
-        """How many tiles a block computes."""
-        rounds = self.tiles // blocks
-        left = self.tiles - rounds * blocks
-        return select(self._column(rounds, block, blocks) < left, rounds + 1, rounds)
+    @property
+    def _uneven(self) -> bool:
+        """Whether tiles differ in length by far, so that their order decides how evenly the blocks are loaded."""
+        return self.kind in ("causal", "vision_block")
 
-    def index(self, turn, block, blocks):
-        """The tile of a block's turn."""
-        return turn * blocks + self._column(turn, block, blocks)
+    def turns(self):
+        """How many tiles this block computes."""
+        if not self._uneven:
+            return self._share(self.tiles, 0)
+        whole = self.tiles // self.per_section
+        odd = whole & 1
+        return whole // 2 * (self.forward + self.backward) + odd * self.forward + self._share(self.tiles - whole * self.per_section, odd)
 
-    def _column(self, turn, block, blocks):
-        return select(turn % 2 == 0, block, blocks - 1 - block)
+    def start(self):
+        """(section, turn in the section) of this block's first tile. Even problems are one section as far as turns go."""
+        return Int32(0), Int32(0)
+
+    def following(self, section, turn):
+        """The section and turn after these. No division: a producer works this out while short tiles pass by."""
+        if not self._uneven:
+            return section, turn + 1
+        over = turn + 1 >= select(section & 1 == 0, self.forward, self.backward)
+        return select(over, section + 1, section), select(over, Int32(0), turn + 1)
+
+    def _share(self, count, odd):
+        """How many of `count` tiles this block gets."""
+        rounds = count // self.blocks
+        left = count - rounds * self.blocks
+        return select(self._column(rounds, odd) < left, rounds + 1, rounds)
+
+    def _dealt(self, turn, odd):
+        """Which one it gets in a turn: there and back again, the other way round in an odd section."""
+        return turn * self.blocks + self._column(turn, odd)
+
+    def _column(self, turn, odd):
+        return select((turn + odd) & 1 == 0, self.block, self.blocks - 1 - self.block)
 
     def _section(self):
-        """Query heads (over all batch entries) that are worked on together."""
-        if self.kind not in ("causal", "vision_block"):
+        """Query heads (over all batch entries) that are worked on together: those whose K and V fit into L2, but enough for some turns."""
+        if not self._uneven:
             return self.group
         a = self.a
+        heads = a.num_q_heads * a.batch
         keys = a.max_pages * PAGE_TOKENS if self.paged else a.seqlen_kv
         fitting = Int32(SECTION_BYTES // (4 * self.g.head_dim)) // cutlass.max(keys, Int32(1))
-        return self.group * cutlass.max(fitting * self.group, Int32(1))
+        least = (SECTION_TURNS * self.blocks + (self.row_tiles - 1)) // self.row_tiles
+        wanted = cutlass.max(self.group * cutlass.max(fitting * self.group, Int32(1)), least)
+        sections = cutlass.max(heads // wanted, Int32(1))
+        evenly = (heads + (sections - 1)) // sections
+        return cutlass.min((evenly + (self.group - 1)) // self.group * self.group, heads)
 
-    def _place(self, index):
-        """(row tile, head, batch) of a tile number."""
+    def place(self, section, turn):
+        """(row tile, head, batch) of this block's tile. Each section is dealt out by itself, every other one from the last block on."""
         a = self.a
-        heads = a.num_q_heads * a.batch
-        section = cutlass.min(self._section(), heads)
-        per_section = section * self.row_tiles
-        first_head = index // per_section * section
-        within = index % per_section
-        width = cutlass.min(section, heads - first_head)
-        flat_head = first_head + within % width
-        row_tile = self.row_tiles - 1 - within // width
-        return row_tile, flat_head % a.num_q_heads, flat_head // a.num_q_heads
+        if self._uneven:
+            within = self._dealt(turn, section & 1)
+        else:
+            index = self._dealt(turn, 0)
+            section = index // self.per_section
+            within = index - section * self.per_section
+        first_head = section * self.section
+        width = cutlass.min(self.section, a.num_q_heads * a.batch - first_head)
+        level = within // width
+        flat_head = first_head + (within - level * width)
+        batch = flat_head // a.num_q_heads
+        return self.row_tiles - 1 - level, flat_head - batch * a.num_q_heads, batch
 
     def _lengths(self, batch):
         """(q_start, q_len, offset, key_limit, rows) of a batch entry."""
@@ -149,9 +189,9 @@ class Problem(Fixed):
             _, q_len = _length(a.cu_q_seqlens, batch)
         return zero, cutlass.min(q_len, a.seqlen_q), kv_len - q_len, limit, a.seqlen_q
 
-    def work(self, index, lane) -> Work:
-        """The work of tile `index` in [0, tiles); by all lanes of a warp."""
-        row_tile, head, batch = self._place(index)
+    def work(self, section, turn, lane) -> Work:
+        """The work of this block's tile; by all lanes of a warp."""
+        row_tile, head, batch = self.place(section, turn)
         rows, step = self.g.m, self.g.step
         first_row = row_tile * rows
         lengths = self._lengths(batch)
