@@ -44,6 +44,7 @@ class Session:
         self._farm_failure: TaskFailure | None = None
         self._lock_file = None
         self.products: dict[str, tuple[str, Kernel | Cubin]] = {}
+        self._restored: set[str] = set()
         #: Further files that a cache keeps: path relative to the build folder -> what makes its key, or None as long as it has none.
         self.other_keys: dict[str, Callable[[], str | None]] = {}
         for kernel in plan.kernels:
@@ -240,7 +241,10 @@ class Session:
             if content is not None:
                 ticket = self.progress.start("restore", product)
                 write_whole(self.build_dir / product, content)
-                self._record(product)
+                self._restored.add(product)
+                # What else lies there from an earlier build is not vouched for: the record waits for all files.
+                if self._restored.issuperset(self._files_of(product)):
+                    self._record(product)
                 self.progress.finish(ticket, "restored")
                 return True
         return False
@@ -249,11 +253,15 @@ class Session:
         """Notes what a product is made from, once all of its files are there, for --explain and for a build that takes up a killed one."""
         if product not in self.products:
             return
-        role, made_from = self.products[product]
-        files = [product] if role == "ptx" else [made_from.path, made_from.report_path]
+        _, made_from = self.products[product]
         with suppress(FileNotFoundError):  # the other file of a cubin is still to come
-            digests = {path: hashlib.sha256((self.build_dir / path).read_bytes()).hexdigest() for path in files}
+            digests = {path: hashlib.sha256((self.build_dir / path).read_bytes()).hexdigest() for path in self._files_of(product)}
             self.records.write(*self._recorded(made_from), digests)
+
+    def _files_of(self, product: str) -> tuple[str, ...]:
+        """A product and what is made together with it: a cubin and its report are."""
+        role, made_from = self.products.get(product, ("", None))
+        return (made_from.path, made_from.report_path) if role in ("cubin", "report") else (product,)
 
     def keep(self, product: str) -> None:
         """Puts a product that was just built into the cache."""

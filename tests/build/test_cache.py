@@ -33,6 +33,21 @@ def test_another_folder_and_another_tree_share_the_cache(tree, tmp_path):
     assert tree.products(str(tmp_path / "other place")) == before
 
 
+def test_a_folder_that_last_held_other_cubins_is_restored_whole(tree):
+    """A cubin and its report are two files: the one that comes back first must not vouch for the other, older one."""
+    text = (tree.folder / "variants.yaml").read_text()
+    tree.good("cubins", "cache=kept")
+    before = tree.products()
+    tree.write("variants.yaml", text.replace("{m: 64, n: 32, warps: 4}", "{m: 64, n: 64, warps: 4}"))
+    tree.good("cubins", "cache=kept")
+    assert tree.products() != before
+    tree.write("variants.yaml", text)
+    run = tree.good("cubins", "cache=kept")
+    assert run.tasks("trace") == run.tasks("assemble") == []
+    assert tree.products() == before
+    assert tree.good("cubins", "cache=kept").tasks("restore") == []
+
+
 def test_a_damaged_entry_is_built_again_and_stored_again(tree):
     tree.good("cubins", "cache=kept")
     before = tree.products()
