@@ -41,6 +41,8 @@ _TICK_NS, _COARSE_TICK_NS = 100_000_000, 2_000_000_000
 whole seconds only are coarse."""
 
 State = list[int]
+_TOUCHED: State = []
+"""The state of no file."""
 
 
 @dataclass(frozen=True)
@@ -123,15 +125,29 @@ def say_if_unchanged(seen: Seen) -> bool:
 
 
 def forget(build_dir: Path) -> None:
-    """Removes the stamp: what it says is about to change. Raises OSError."""
+    """Takes back what the stamp says, because it is about to change, but for the products that somebody touched: a build of other targets, or
+    one that is killed, does not make them again, so a later one must still know. Raises OSError."""
+    touched = products(build_dir).touched
+    if touched:
+        write_whole(build_dir / STAMP, canonical_json({"products": {path: _TOUCHED for path in touched}}))
+    else:
+        _remove(build_dir)
+
+
+def _remove(build_dir: Path) -> None:
     with suppress(FileNotFoundError):
         os.unlink(build_dir / STAMP)
 
 
 def remember(seen: Seen, place: Place, tools: Iterable[str | Path]) -> None:
-    """Leaves the stamp after a build that made everything. `tools` are what changes when a tool is installed. Raises OSError."""
-    if all(state is None or state[2] + _tick(state) < seen.at_ns for state in seen.inputs.values()):
-        write_whole(Path(seen.options.build_dir) / STAMP, canonical_json(_stamp(seen, place, map(str, tools))))
+    """Leaves the stamp after a build that made everything, or none if an input or a tool changed too late to be vouched for. `tools` are what
+    changes when a tool is installed. Raises OSError."""
+    build_dir = Path(seen.options.build_dir)
+    stamp = _stamp(seen, place, map(str, tools))
+    if all(state is None or state[2] + _tick(state) < seen.at_ns for read in (seen.inputs, stamp["tools"]) for state in read.values()):
+        write_whole(build_dir / STAMP, canonical_json(stamp))
+    else:
+        _remove(build_dir)
 
 
 def _tick(state: State) -> int:

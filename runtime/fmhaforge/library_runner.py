@@ -25,17 +25,22 @@ class PreparedLaunch:
     checks them again at each call. The device of the runner must be the current one, and the memory must live until the work is done.
     """
 
-    __slots__ = ("row", "args", "stream", "_library", "_name", "_launch", "_handle", "_address")
+    __slots__ = ("row", "stream", "_args", "_library", "_name", "_launch", "_handle", "_address")
 
     def __init__(self, library: CLibrary, row: Row, handle: ctypes._Pointer, args: ctypes.Structure, stream: int):
         self.row = row
-        self.args = args
         self.stream = stream
+        self._args = args
         self._library = library
         self._name = f"fmhaforge_launch_{row.operation}"
         self._launch = library.launcher(row.operation)
         self._handle = ctypes.addressof(handle.contents)
         self._address = ctypes.addressof(args)
+
+    @property
+    def args(self) -> ctypes.Structure:
+        """The C argument struct. It stays the same one, because its address is what is launched."""
+        return self._args
 
     def __call__(self) -> None:
         """Enqueues the work. Raises CLibraryError, or LoadError for a row that cannot be loaded."""

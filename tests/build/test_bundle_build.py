@@ -204,6 +204,17 @@ def test_content_decides_in_every_file_of_a_bundle(built, tmp_path, path, old, n
     assert tasks_of(tree.good(*ARGUMENTS)) == {}
 
 
+def test_a_touched_product_is_made_again_even_after_a_build_of_other_targets(built, tmp_path):
+    tree = copy(built, tmp_path)
+    tree.good(*ARGUMENTS)
+    good = contents(tree.folder / "dist")
+    rewritten(tree.folder / "build/lib/x86_64/libfmhaforge.so", b"ELF", b"elf")
+    assert tasks_of(tree.good("cubins", *ARGUMENTS)) == {}
+    assert tasks_of(tree.good(*ARGUMENTS)) == {"compile": 1}
+    assert contents(tree.folder / "dist") == good
+    assert tasks_of(tree.good(*ARGUMENTS)) == {}
+
+
 def test_the_code_is_compiled_apart_from_the_cubins(built, tmp_path):
     """A kernel that changes leaves the code alone; a source of the code leaves the kernels alone."""
     tree = copy(built, tmp_path)
