@@ -11,7 +11,6 @@ ratios within the run are what to judge by. Causal work counts as half, sliding 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -23,7 +22,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "runtime"), str(ROOT)]
 
-from bench import device_state, report, roofline  # noqa: E402
+from bench import device_state, documents, report, roofline  # noqa: E402
 from bench import kernel_contenders as contenders  # noqa: E402
 from bench.errors import BenchError  # noqa: E402
 from bench.kernel_cases import CASES, BenchCase  # noqa: E402
@@ -177,24 +176,6 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def read(path: Path) -> dict[str, Any]:
-    """A document that was written earlier. Raises BenchError."""
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise BenchError(f"{path}: cannot be read ({error}); give a file that --out wrote") from error
-    version = document.get("schema_version") if isinstance(document, dict) else None
-    if version != SCHEMA_VERSION:
-        raise BenchError(f"{path}: schema_version is {version!r}, this reads {SCHEMA_VERSION}; measure again")
-    return document
-
-
-def write(path: Path, text: str) -> None:
-    """A text file, with the folders that it needs."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the benchmark or reads it back; see the module's docstring. 0, or 2 when it cannot be done."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -212,16 +193,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         if options.source:
-            document = read(options.source)
+            document = documents.read(options.source, SCHEMA_VERSION, "give a file that --out wrote")
         else:
             document = measured(options)
-            write(options.out or ROOT / "bench/results/kernels.json", json.dumps(document, indent=1) + "\n")
+            documents.write(options.out or ROOT / "bench/results/kernels.json", document)
         text = report.markdown(document)
         print(text, end="")
         if options.table:
-            write(options.table, text)
+            documents.write_text(options.table, text)
         if options.plot:
-            write(options.plot, roofline.svg(document))
+            documents.write_text(options.plot, roofline.svg(document))
     except BenchError as error:
         print(error, file=sys.stderr)
         return 2

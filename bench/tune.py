@@ -22,7 +22,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "runtime"), str(ROOT)]
 
-from bench import kernels  # noqa: E402
+from bench import documents, kernels  # noqa: E402
 from bench.errors import BenchError  # noqa: E402
 from bench.kernel_cases import TUNING_CASES  # noqa: E402
 
@@ -78,10 +78,10 @@ def measure(options: argparse.Namespace) -> None:
         (record,) = kernels.run_cases(torch, [case], having, options.rounds, {"route": "cubin"}, rivals=(), watch=watch)
         found = records_of(record, {label: chosen[label][case.variant] for label in having})
         document["records"] += found
-        kernels.write(options.measurements, json.dumps(document, indent=1) + "\n")
+        documents.write(options.measurements, document)
         print("\n".join(lines_of(found)), flush=True)
     document["complete"] = True
-    kernels.write(options.measurements, json.dumps(document, indent=1) + "\n")
+    documents.write(options.measurements, document)
 
 
 def built(folder: Path) -> tuple[dict[str, Any], dict[str, dict[str, dict[str, int]]]]:
@@ -123,7 +123,7 @@ def lines_of(records: Sequence[dict[str, Any]]) -> list[str]:
 
 def apply(options: argparse.Namespace) -> None:
     """The winners into the manifest, for the variants that were measured; what does not win stays as it is."""
-    tiles, candidates, document = _tiles(), _candidates(options), read(options.measurements)
+    tiles, candidates, document = _tiles(), _candidates(options), documents.read(options.measurements, SCHEMA_VERSION, "run `bench/tune.py measure`")
     if document["device"]["sm"] != candidates.sm:
         raise BenchError(f"{options.measurements} was measured on SM {document['device']['sm']}, the candidates are for SM {candidates.sm}")
     if not document["complete"]:
@@ -136,18 +136,6 @@ def apply(options: argparse.Namespace) -> None:
         options.manifest.write_text(tiles.with_tiles(text, candidates.sm, candidates.family, changed), encoding="utf-8")
     for variant, tile in best.items():
         print(f"{variant:32} {'changes to' if variant in changed else 'keeps'} {', '.join(f'{key}={value}' for key, value in tile.items())}")
-
-
-def read(path: Path) -> dict[str, Any]:
-    """Measurements that `measure` wrote. Raises BenchError."""
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise BenchError(f"{path}: cannot be read ({error}); run `bench/tune.py measure`") from error
-    version = document.get("schema_version") if isinstance(document, dict) else None
-    if version != SCHEMA_VERSION:
-        raise BenchError(f"{path}: schema_version is {version!r}, this reads {SCHEMA_VERSION}; measure again")
-    return document
 
 
 def _tiles() -> Any:
