@@ -14,7 +14,7 @@ from types import ModuleType
 
 import generator  # noqa: F401 - makes fmhaforge importable
 from fmhaforge import expr
-from fmhaforge.plan import L2_PROMOTIONS, MAX_TENSOR_MAP_RANK, PARAM_TYPES, SWIZZLES, LaunchPlan, Param, TensorMap
+from fmhaforge.plan import L2_PROMOTIONS, MAX_TENSOR_MAP_RANK, PARAM_TYPES, SWIZZLES, Count, LaunchPlan, Param, TensorMap
 from generator.model import KernelSpec, Row
 from generator.operations import OPERATIONS, Operation, FAULT_REPORT
 
@@ -23,6 +23,7 @@ MAX_THREADS = 1024
 MAX_CLUSTER = 16
 ELEMENT_BYTES = {"float16": 2, "int32": 4}
 MAX_BOX_EXTENT = 256
+MAX_COUNT = 2**31 - 1
 
 
 class PlanError(ValueError):
@@ -82,6 +83,8 @@ def check_plan(plan: LaunchPlan, operation: Operation) -> None:
     for name in plan.empty_if_zero:
         if name not in operation.integer_names():
             raise PlanError(f"empty_if_zero: {name!r} is no integer argument of {operation.name}")
+    for count in plan.counts:
+        _check_count(count, operation)
     names = [param.name for param in plan.params]
     twice = {name for name in names if names.count(name) > 1}
     if twice:
@@ -117,6 +120,15 @@ def _check_expression(text: str, operation: Operation, where: str) -> None:
     if unknown:
         raise PlanError(f"{where}: {min(unknown)!r} is no integer argument of {operation.name}; "
                         f"there are {', '.join(sorted(operation.integer_names()))}")
+
+
+def _check_count(count: Count, operation: Operation) -> None:
+    where = f"count of {count.things!r}"
+    _check_expression(count.value, operation, where)
+    if not expr.names(count.value):
+        raise PlanError(f"{where}: {count.value} is the same for every launch; leave it out")
+    if type(count.most) is not int or not 1 <= count.most <= MAX_COUNT:
+        raise PlanError(f"{where}: most {count.most!r} is not in 1..{MAX_COUNT}")
 
 
 def _check_param(param: Param, operation: Operation) -> None:

@@ -38,7 +38,8 @@ def plan_code(plan: LaunchPlan, operation: Operation, args_type: str, used_by: s
     """The C code of `plan`; `used_by` is for a comment."""
     layout = compiled(plan)
     limits = _limits(plan, operation)
-    lines = [line for axis, extent in enumerate(_grid(plan)) for line in extent.assign(f"launch->grid[{axis}]", limits)]
+    lines = [line for count in _counts(plan) for line in count.check(limits)]
+    lines += [line for axis, extent in enumerate(_grid(plan)) for line in extent.assign(f"launch->grid[{axis}]", limits)]
     for name in ("block", "cluster"):
         lines += [f"launch->{name}[{axis}] = {extent};" for axis, extent in enumerate(getattr(plan, name))]
     lines.append(f"launch->smem_bytes = {plan.smem_bytes};")
@@ -69,6 +70,11 @@ class _Value:
         return " || ".join((["bad != 0"] if found.may_overflow else [])
                            + ([f"{place} < {int64(self.least)}"] if found.low < self.least else [])
                            + ([f"{place} > {int64(self.most)}"] if found.high > self.most else []))
+
+    def check(self, limits: Limits, blamed: str = "NULL") -> Iterator[str]:
+        """Statements that return with the reason when the value does not fit; none when it always fits."""
+        if self.conditions("value", limits):
+            yield from self.assign("value", limits, blamed)
 
     def assign(self, place: str, limits: Limits, blamed: str = "NULL") -> Iterator[str]:
         """Statements that put the value into the int64_t at `place`, and return with the reason when it does not fit.
@@ -103,16 +109,21 @@ def _grid(plan: LaunchPlan) -> Iterator[_Value]:
         yield _Value(text, fit.GRID % axis, 1, most)
 
 
+def _counts(plan: LaunchPlan) -> Iterator[_Value]:
+    for count in plan.counts:
+        yield _Value(count.value, fit.COUNT % count.things, 0, count.most)
+
+
 def _known(plan: LaunchPlan, operation: Operation, limits: Limits) -> Iterator[str]:
-    """Checks of the grid's extents that a problem tells all about; its length is called `known_seqlen_q` and may be unknown."""
+    """Checks of the counts and the grid's extents that a problem tells all about; its length is called `known_seqlen_q` and may be unknown."""
     seqlen_q = operation.seqlen_q_argument
-    checked = [extent for extent in _grid(plan) if expr.names(extent.text) <= {"num_q_heads", "num_kv_heads", seqlen_q}
-               and extent.conditions("value", limits)]
+    checked = [size for size in (*_counts(plan), *_grid(plan)) if expr.names(size.text) <= {"num_q_heads", "num_kv_heads", seqlen_q}
+               and size.conditions("value", limits)]
     if checked and seqlen_q in plan.empty_if_zero:
         yield from ("if (known_seqlen_q == 0) {", "    return FMHAFORGE_OK;", "}")
-    for extent in checked:
-        lines = extent.assign("value", limits, "blamed")
-        if seqlen_q in expr.names(extent.text):
+    for size in checked:
+        lines = size.check(limits, "blamed")
+        if seqlen_q in expr.names(size.text):
             yield from ("if (known_seqlen_q >= 0) {", f"    const int64_t {seqlen_q} = known_seqlen_q;", *("    " + line for line in lines), "}")
         else:
             yield from lines

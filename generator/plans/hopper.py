@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ..manifest import KernelSpec
 from ..operations import OPERATIONS, TOKENS_PER_PAGE
-from ..plan import LaunchPlan, Param, PlanError, TensorMap
+from ..plan import Count, LaunchPlan, Param, PlanError, TensorMap
 from .hopper_geometry import BOX, ELEMENT_BYTES, ROWS, Geometry, geometry
 
 #: Arguments that stand in no parameter: TMA needs them in the maps only, or nobody does.
@@ -17,6 +17,8 @@ _STRIDES = ("o_stride", "page_list_stride", "block_stride")
 #: Shared memory of an SM 90, and what the system takes of it for each block (CUDA C++ Programming Guide, compute capabilities).
 SM_SHARED_BYTES = 228 << 10
 BLOCK_RESERVED_BYTES = 1 << 10
+#: The kernel numbers its query tiles in 32 bits, and adds a section of heads or a round of blocks to such a number.
+MOST_TILES = 1 << 30
 _ORDER = {"ptr": 0, "i64": 1, "i32": 2, "f32": 3}
 _QUERY_EXTENT = {"vit": "max_seqlen", "paged_ragged": "max_seqlen_q"}
 
@@ -89,12 +91,14 @@ def plan(spec: KernelSpec) -> LaunchPlan:
     if spec.kv_layout == "paged" and TOKENS_PER_PAGE % g.step:
         raise PlanError(f"a step of {g.step} keys straddles pages of {TOKENS_PER_PAGE}: n x columns must divide them")
     extent = _QUERY_EXTENT.get(spec.operation, "seqlen_q")
+    tiles = f"ceil_div({extent}, {g.m}) * num_q_heads * batch"
     blocks = "sm_count" if g.blocks_per_sm == 1 else f"sm_count * {g.blocks_per_sm}"
     return LaunchPlan(
-        grid=(f"min(ceil_div({extent}, {g.m}) * num_q_heads * batch, {blocks})", "1", "1"),
+        grid=(f"min({tiles}, {blocks})", "1", "1"),
         block=(g.threads, 1, 1),
         cluster=(1, 1, 1),
         smem_bytes=g.shared_bytes,
         empty_if_zero=("batch", extent, "num_q_heads"),
+        counts=(Count("query tiles", tiles, MOST_TILES),),
         params=(*tensor_maps(spec), *scalar_parameters(spec)),
     )

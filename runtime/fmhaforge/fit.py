@@ -24,6 +24,7 @@ DEVICE_NAMES = frozenset({"sm_count"})
 """Names that are properties of the device and no arguments."""
 
 GRID = "the launch's grid in %s"
+COUNT = "the number of %s"
 PARAMETER = "the kernel's parameter %s"
 MAP_EXTENT = "extent %d of tensor map %s"
 MAP_STRIDE = "byte stride %d of tensor map %s"

@@ -43,20 +43,21 @@ class CompiledPlan:
         self.plan = plan
         self.offsets, self.size, self._struct = _layout(plan)
         self._grid = tuple(Fitted(text, fit.GRID % axis, 1, most) for axis, text, most in zip("xyz", plan.grid, fit.GRID_LIMITS))
+        self._counts = tuple(Fitted(count.value, fit.COUNT % count.things, 0, count.most) for count in plan.counts)
         self._makers = tuple(_maker(param) for param in plan.params)
 
     def is_empty(self, values: Values) -> bool:
         """Whether there is nothing to launch for these values, which may be just those that are known."""
         return any(values.get(name) == 0 for name in self.plan.empty_if_zero)
 
-    def grid_problem(self, known: Mapping[str, int]) -> tuple[str, str] | None:
-        """(argument, what is wrong) for the first grid extent that no device takes; extents with unknown names are left out."""
+    def size_problem(self, known: Mapping[str, int]) -> tuple[str, str] | None:
+        """(argument, what is wrong) for the first count or grid extent that is too large; those with unknown names are left out."""
         if self.is_empty(known):
             return None
         try:
-            for extent in self._grid:
-                if extent.names <= known.keys():
-                    extent(known)
+            for size in (*self._counts, *self._grid):
+                if size.names <= known.keys():
+                    size(known)
         except Misfit as error:
             return error.argument, error.reason()
         return None
@@ -67,6 +68,8 @@ class CompiledPlan:
         Raises ArgumentError when the values do not fit the plan; `rename` gives the names of arguments in its message.
         """
         try:
+            for count in self._counts:
+                count(values)  # type: ignore[arg-type]
             grid = tuple(extent(values) for extent in self._grid)  # type: ignore[arg-type]
             return BoundPlan(grid, self._struct, tuple(make(values) for make in self._makers))  # type: ignore[arg-type]
         except Misfit as error:

@@ -74,6 +74,19 @@ class Param:
 
 
 @dataclass(frozen=True)
+class Count:
+    """How many `things` (a plural, for messages) a kernel counts in 32 bits: `value` is the expression, `most` what it can count."""
+
+    things: str
+    value: str
+    most: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return {"most": self.most, "things": self.things, "value": self.value}
+
+
+@dataclass(frozen=True)
 class LaunchPlan:
     """Everything that a launch needs besides the arguments. `smem_bytes` is dynamic shared memory."""
 
@@ -83,6 +96,7 @@ class LaunchPlan:
     params: tuple[Param, ...]
     empty_if_zero: tuple[str, ...]
     cluster: tuple[int, int, int] = (1, 1, 1)
+    counts: tuple[Count, ...] = ()
 
     @property
     def threads(self) -> int:
@@ -114,6 +128,7 @@ class LaunchPlan:
         return {
             "block": list(self.block),
             "cluster": list(self.cluster),
+            "counts": [count.to_json() for count in self.counts],
             "empty_if_zero": list(self.empty_if_zero),
             "grid": list(self.grid),
             "params": [param.to_json() for param in self.params],
@@ -128,7 +143,7 @@ class LaunchPlan:
 
 @lru_cache(maxsize=4096)
 def _integer_names(plan: LaunchPlan) -> frozenset[str]:
-    texts = list(plan.grid)
+    texts = [*plan.grid, *(count.value for count in plan.counts)]
     for param in plan.params:
         if param.map is not None:
             texts += (*param.map.dims, *param.map.strides_bytes)
@@ -144,7 +159,12 @@ def read(fields: Fields) -> LaunchPlan:
     """The plan in an object of the metadata. Raises SchemaError naming the field."""
     return LaunchPlan(
         check_expressions(fields, "grid", fields.triple("grid", str)), fields.triple("block", int), fields.get("smem_bytes", int),
-        tuple(map(_param, fields.children("params"))), fields.items("empty_if_zero", str), fields.triple("cluster", int))
+        tuple(map(_param, fields.children("params"))), fields.items("empty_if_zero", str), fields.triple("cluster", int),
+        tuple(map(_count, fields.children("counts"))) if "counts" in fields.values else ())
+
+
+def _count(fields: Fields) -> Count:
+    return Count(fields.get("things", str), *check_expressions(fields, "value", (fields.get("value", str),)), fields.at_least("most", 1))
 
 
 def _param(fields: Fields) -> Param:

@@ -189,7 +189,7 @@ def _best_sm(metadata: Metadata, query: Query, rows: Sequence[Row]) -> list[Row]
 
 
 def _among(metadata: Metadata, query: Query, rows: list[Row]) -> Support:
-    """Applies selection rules, then the limits of device and grid, to rows that differ in nothing else."""
+    """Applies selection rules, then the limits of the device and of the launch, to rows that differ in nothing else."""
     operation = metadata.operations[rows[0].operation]
     possible = _possible(rows, query.known.get(operation.seqlen_q_argument), query.flags)
     if not possible:
@@ -199,7 +199,7 @@ def _among(metadata: Metadata, query: Query, rows: list[Row]) -> Support:
         used = row.smem_bytes + row.static_smem_bytes
         if limit is not None and used > limit:
             return Support(field="smem_bytes", reason=sentences.SMEM % (row.variant, row.sm, used, query.sm, limit))
-        problem = launch.compiled(row.plan).grid_problem(query.known)
+        problem = launch.compiled(row.plan).size_problem(query.known)
         if problem:
             return Support(field=problem[0], reason=f"{problem[0]}: {problem[1]}")
     chosen = tuple(possible)

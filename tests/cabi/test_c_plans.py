@@ -19,6 +19,7 @@ SIZES = {"ptr": 8, "i64": 8, "i32": 4, "f32": 4, "tensormap": 128}
 PLAN = {
     "grid": ["ceil_div(seqlen_q, 128) * 2", "min(num_q_heads, sm_count)", "max(batch, 1 + 1)"], "block": [384, 1, 1],
     "cluster": [2, 1, 1], "smem_bytes": 160000, "empty_if_zero": ["batch"],
+    "counts": [{"things": "pairs", "value": "num_q_heads * seqlen_kv", "most": 1 << 24}],
     "params": [
         {"name": "tiles", "type": "i32", "value": "ceil_div(seqlen_q, 128) * num_q_heads * batch"},
         {"name": "k_map", "type": "tensormap", "map": {
@@ -68,6 +69,8 @@ def test_everything_reaches_the_driver(stub_process, planned, seed):
      "2147483647 is possible; split the work"),
     ({"batch": 60000, "seqlen_q": 128, "num_q_heads": 1, "num_kv_heads": 1, "q_stride_batch": 1 << 62},
      "q_stride_batch: 4611686018427387904 with batch 60000 is too large: the kernel's parameter elements does not fit in 64 bits; split the work"),
+    ({"seqlen_kv": 1 << 25, "num_q_heads": 4},
+     "seqlen_kv: 33554432 with num_q_heads 4 is too large: the number of pairs would be 134217728, at most 16777216 is possible; split the work"),
     ({"k_stride_seq": 1 << 62},
      "k_stride_seq: 4611686018427387904 is too large: byte stride 1 of tensor map k_map does not fit in 64 bits; split the work"),
     ({"k_stride_seq": 1 << 39},

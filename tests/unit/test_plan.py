@@ -13,7 +13,7 @@ from fmhaforge.plan import PARAM_TYPES
 from generator import manifest as m
 from generator import plan as plans
 from generator.operations import OPERATIONS
-from generator.plan import LaunchPlan, Param, PlanError, TensorMap, argument_params, check_plan, plan_for
+from generator.plan import Count, LaunchPlan, Param, PlanError, TensorMap, argument_params, check_plan, plan_for
 
 MAP = TensorMap("k", "float16", ("64", "seqlen_kv", "num_kv_heads", "batch"),
                 ("2 * k_stride_seq", "128", "2 * k_stride_batch"), (64, 128, 1, 1))
@@ -25,6 +25,7 @@ PLAN = LaunchPlan(
     params=(Param("q", "ptr", "q"), Param("rows", "i32", "seqlen_q * num_q_heads"), Param("k_map", "tensormap", map=MAP),
             Param("scale", "f32", "scale_log2"), Param("stride", "i64", "q_stride_seq * 2")),
     empty_if_zero=("batch", "seqlen_q"),
+    counts=(Count("rows", "seqlen_q * num_q_heads", 1 << 30),),
 )
 
 LLM = OPERATIONS["llm"]
@@ -40,6 +41,7 @@ def test_json_round_trip():
     assert LaunchPlan.from_json(value) == PLAN
     assert value == {
         "block": [128, 1, 1], "cluster": [1, 1, 1], "empty_if_zero": ["batch", "seqlen_q"], "smem_bytes": 49152,
+        "counts": [{"things": "rows", "value": "seqlen_q * num_q_heads", "most": 1 << 30}],
         "grid": ["ceil_div(seqlen_q, 128)", "num_q_heads", "batch"],
         "params": [
             {"name": "q", "type": "ptr", "value": "q"},
@@ -109,6 +111,9 @@ def with_map(**changes):
     (replace(PLAN, cluster=(32, 1, 1)), "cluster (32, 1, 1) has 32 members, more than 16"),
     (replace(PLAN, smem_bytes=-1), "smem_bytes -1"),
     (replace(PLAN, empty_if_zero=("total_seqlen",)), "empty_if_zero: 'total_seqlen' is no integer argument of llm"),
+    (replace(PLAN, counts=(Count("rows", "rows", 5),)), "count of 'rows': 'rows' is no integer argument of llm"),
+    (replace(PLAN, counts=(Count("rows", "5", 5),)), "count of 'rows': 5 is the same for every launch"),
+    (replace(PLAN, counts=(Count("rows", "batch", 1 << 31),)), "count of 'rows': most 2147483648 is not in 1..2147483647"),
     (replace(PLAN, params=(Param("a", "ptr", "q"), Param("a", "ptr", "k"))), "parameter 'a' stands twice"),
     (replace(PLAN, params=tuple(Param(f"p{i}", "i64", "1") for i in range(513))), "parameters take 4104 bytes, more than 4096"),
     (with_param(Param("a", "u32", "seqlen_q")), "parameter 'a': unknown type 'u32'"),

@@ -122,7 +122,7 @@ def test_rules_that_cannot_hold_are_a_reason(tmp_path, manifest):
                               "which is off; build the variant without a rule")
 
 
-def test_the_grid_is_a_limit_in_the_words_of_the_request(bundle):
+def test_the_size_of_a_launch_is_a_limit_in_the_words_of_the_request(bundle):
     def asked(operation, head_dim, sm, **known):
         return bundle.query(Query((operation,), head_dim, sm, known=known))
     support = asked("llm", 64, 86, seqlen_q=1 << 23)
@@ -130,6 +130,12 @@ def test_the_grid_is_a_limit_in_the_words_of_the_request(bundle):
         "seqlen_q", "seqlen_q: 8388608 is too large: the launch's grid in y would be 65536, at most 65535 is possible; split the work")
     assert asked("llm", 64, 86, seqlen_q=(1 << 23) - 128) and asked("llm", 64, 90, seqlen_q=1 << 23)
     assert asked("paged_ragged", 128, 86, max_seqlen_q=1 << 30).field == "max_seqlen_q"
+    tiles = 1 << 30  # what family hopper counts, which SM 90 has
+    assert asked("paged_ragged", 128, 90, max_seqlen_q=128, num_q_heads=32, num_kv_heads=8, batch=tiles // 32)
+    support = asked("paged_ragged", 128, 90, max_seqlen_q=129, num_q_heads=32, num_kv_heads=8, batch=tiles // 32)
+    assert (support.field, support.reason) == (
+        "batch", f"batch: {tiles // 32} with max_seqlen_q 129 and num_q_heads 32 is too large: the number of query tiles would be {2 * tiles}, "
+        f"at most {tiles} is possible; split the work")
     support = asked("vit", 64, 86, batch=65536)
     assert support.reason == "batch: 65536 is too large: the launch's grid in z would be 65536, at most 65535 is possible; split the work"
     assert asked("vit", 64, 86, batch=65536, max_seqlen=0), "nothing is launched"
