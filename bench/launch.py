@@ -4,8 +4,8 @@
     python bench/launch.py [--bundle DIR] [--rounds N] [--out FILE]
 
 The shape is small, so that the device never holds the host up; each round enqueues a batch of launches and then waits for the device
-outside the measured time. The roads take turns, round by round. "C launch over driver" is the difference of the two foreign calls that
-differ in nothing else: fmhaforge_launch_llm and cuLaunchKernel, both through ctypes.
+outside the measured time. The roads take turns, round by round. "C launch" and "cuLaunchKernel" are loops in C (launch_loop.c, compiled
+by $CC or cc) with the same kernel and parameters; "C launch over driver" is the median of what they differ by in a round.
 """
 
 from __future__ import annotations
@@ -13,8 +13,13 @@ from __future__ import annotations
 import argparse
 import ctypes
 import json
+import operator
+import os
+import shlex
 import statistics
+import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -25,35 +30,70 @@ sys.path[:0] = [str(ROOT / "runtime"), str(ROOT)]
 HEADS, KV_HEADS, HEAD_DIM, SEQLEN = 8, 8, 128, 64
 BATCH = 200
 """Launches per round: fewer than the driver queues before it makes the host wait."""
+WARM_UP = 2
+"""Rounds that do not count."""
+
+Road = Callable[[], int]
+"""Enqueues a batch of launches; the nanoseconds of host time that it took."""
 
 
-def driver_call(bundle, launch, torch) -> Callable[[], object]:
-    """cuLaunchKernel by ctypes, with the very parameters that `launch` gives it, tensor maps included. Raises ValueError for a plan that needs more."""
+def c_loops() -> ctypes.CDLL:
+    """launch_loop.c, compiled. Raises RuntimeError when there is no C compiler."""
+    compiler = shlex.split(os.environ.get("CC", "cc"))
+    with tempfile.TemporaryDirectory() as folder:
+        library = Path(folder, "launch_loop.so")
+        command = [*compiler, "-O2", "-shared", "-fPIC", "-o", str(library), str(Path(__file__).with_name("launch_loop.c"))]
+        try:
+            subprocess.run(command, check=True, capture_output=True, text=True)
+        except (OSError, subprocess.CalledProcessError) as error:
+            reason = getattr(error, "stderr", "") or error
+            raise RuntimeError(f"{shlex.join(compiler)} cannot compile launch_loop.c: name a C compiler by CC ({reason})") from error
+        loops = ctypes.CDLL(str(library))
+    loops.time_launch.restype = loops.time_driver.restype = ctypes.c_int64
+    return loops
+
+
+def in_c(loop: Callable[..., int], *arguments: object) -> Road:
+    """A road whose batch is enqueued by a loop in C: the nanoseconds that it took. Raises RuntimeError when a launch fails."""
+    def batch() -> int:
+        nanoseconds = loop(*arguments, BATCH)
+        if nanoseconds < 0:
+            raise RuntimeError(f"a launch failed with status {-nanoseconds}")
+        return nanoseconds
+    return batch
+
+
+def in_python(call: Callable[[], object]) -> Road:
+    """A road whose batch is enqueued by a loop in Python."""
+    def batch() -> int:
+        begin = time.perf_counter_ns()
+        for _ in range(BATCH):
+            call()
+        return time.perf_counter_ns() - begin
+    return batch
+
+
+def driver_loop(loops: ctypes.CDLL, bundle, launch) -> Road:
+    """cuLaunchKernel with the very parameters that `launch` gives it, tensor maps included. Raises ValueError for a plan that needs more."""
     plan = launch.row.plan
     if plan.cluster != (1, 1, 1):
         raise ValueError("the row launches with a cluster")
     from fmhaforge.launch import compiled
 
-    driver, made = bundle.driver, compiled(plan)
+    made = compiled(plan)
     kernel = next(kernel for kernel in bundle.loader.loaded() if kernel.row == launch.row)
     values = {name: getattr(launch.args, name) for name in bundle.metadata.operations[launch.row.operation].arguments}
-    evaluated = made.evaluate({**values, "sm_count": kernel.sm_count}, driver)
+    evaluated = made.evaluate({**values, "sm_count": kernel.sm_count}, bundle.driver)
     buffer = ctypes.create_string_buffer(evaluated.parameters, len(evaluated.parameters))
     pointers = (ctypes.c_void_p * len(made.offsets))(*[ctypes.addressof(buffer) + offset for offset in made.offsets])
-    function = ctypes.CDLL("libcuda.so.1").cuLaunchKernel
-    function.argtypes = (ctypes.c_void_p, *[ctypes.c_uint] * 7, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
-    arguments = (kernel.handle, *evaluated.grid, *plan.block, plan.smem_bytes, launch.stream, ctypes.addressof(pointers), None)
-
-    def call(_kept=(buffer, pointers)):
-        return function(*arguments)
-    if call() != 0:
-        raise RuntimeError("cuLaunchKernel failed")
-    torch.cuda.synchronize()
-    return call
+    pointers.kept = buffer
+    sizes = (ctypes.c_uint * 7)(*evaluated.grid, *plan.block, plan.smem_bytes)
+    call = ctypes.cast(ctypes.CDLL("libcuda.so.1").cuLaunchKernel, ctypes.c_void_p)
+    return in_c(loops.time_driver, call, ctypes.c_void_p(kernel.handle), sizes, ctypes.c_void_p(launch.stream), pointers)
 
 
-def roads(torch, bundle) -> dict[str, Callable[[], object]]:
-    """Name -> a function that enqueues one launch of the same attention."""
+def roads(torch, bundle, loops: ctypes.CDLL) -> dict[str, Road]:
+    """Name -> a road: what enqueues a batch of launches of the same attention."""
     q, k, v = (torch.randn(1, SEQLEN, heads, HEAD_DIM, dtype=torch.float16, device="cuda") for heads in (HEADS, KV_HEADS, KV_HEADS))
     o, lengths = torch.empty_like(q), torch.tensor([0, SEQLEN], dtype=torch.int32, device="cuda")
     stream, scale = torch.cuda.current_stream().cuda_stream, HEAD_DIM**-0.5
@@ -63,40 +103,43 @@ def roads(torch, bundle) -> dict[str, Callable[[], object]]:
     addresses = (*(tensor.data_ptr() for tensor in (q, k, v, o, lengths)), stream, scale)
     plain.run(*tensors)
     prepared = library.prepare("run", *tensors)
-    entry, handle, args = bundle.library.launcher("llm"), prepared._handle, ctypes.addressof(prepared.args)
+    row = bundle.library.find_row(prepared.row.variant)
+    entry = ctypes.cast(bundle.library.launcher("llm"), ctypes.c_void_p)
     heads_first = [tensor.transpose(1, 2) for tensor in (q, k, v)]
-
-    def sdpa():
-        return torch.nn.functional.scaled_dot_product_attention(*heads_first, is_causal=True, scale=scale)
     found = {
-        "prepared launch": prepared,
-        "C launch by ctypes": lambda: entry(handle, args, stream),
-        "runner.run, C library, tensors": lambda: library.run(*tensors),
-        "runner.run, C library, addresses": lambda: library.run(*addresses),
-        "runner.run, cuda.bindings, tensors": lambda: plain.run(*tensors),
-        "torch SDPA": sdpa,
+        "prepared launch": in_python(prepared),
+        "C launch": in_c(loops.time_launch, entry, row, ctypes.byref(prepared.args), ctypes.c_void_p(stream)),
+        "runner.run, C library, tensors": in_python(lambda: library.run(*tensors)),
+        "runner.run, C library, addresses": in_python(lambda: library.run(*addresses)),
+        "runner.run, cuda.bindings, tensors": in_python(lambda: plain.run(*tensors)),
+        "torch SDPA": in_python(lambda: torch.nn.functional.scaled_dot_product_attention(*heads_first, is_causal=True, scale=scale)),
     }
     try:
-        found["cuLaunchKernel by ctypes"] = driver_call(bundle, prepared, torch)
+        found["cuLaunchKernel"] = driver_loop(loops, bundle, prepared)
     except ValueError as error:
         print(f"no bare driver call: {error}", file=sys.stderr)
     return found
 
 
-def measure(torch, functions: dict[str, Callable[[], object]], rounds: int) -> dict[str, float]:
-    """Microseconds of host time per launch: the median over the rounds."""
-    samples: dict[str, list[float]] = {name: [] for name in functions}
-    for number in range(rounds + 2):
-        for name, function in functions.items():
+def measure(torch, found: dict[str, Road], rounds: int) -> dict[str, list[float]]:
+    """Microseconds of host time per launch, for each round."""
+    samples: dict[str, list[float]] = {name: [] for name in found}
+    for number in range(rounds + WARM_UP):
+        for name, batch in found.items():
             torch.cuda.synchronize()
-            begin = time.perf_counter_ns()
-            for _ in range(BATCH):
-                function()
-            taken = time.perf_counter_ns() - begin
-            if number >= 2:
+            taken = batch()
+            if number >= WARM_UP:
                 samples[name].append(taken / BATCH / 1000)
     torch.cuda.synchronize()
-    return {name: statistics.median(times) for name, times in samples.items()}
+    return samples
+
+
+def medians(samples: dict[str, list[float]]) -> dict[str, float]:
+    """The median of each road over the rounds, and of what our C launch takes more than the driver's in a round."""
+    found = {name: statistics.median(times) for name, times in samples.items()}
+    if "cuLaunchKernel" in samples:
+        found["C launch over driver"] = statistics.median(map(operator.sub, samples["C launch"], samples["cuLaunchKernel"]))
+    return found
 
 
 def main() -> int:
@@ -121,9 +164,12 @@ def main() -> int:
         print("no bundle: run `make bundle` or give --bundle", file=sys.stderr)
         return 2
     bundle = fmhaforge.open(options.bundle or built[-1].parent)
-    times = measure(torch, roads(torch, bundle), options.rounds)
-    if "cuLaunchKernel by ctypes" in times:
-        times["C launch over driver"] = times["C launch by ctypes"] - times["cuLaunchKernel by ctypes"]
+    try:
+        loops = c_loops()
+    except RuntimeError as error:
+        print(error, file=sys.stderr)
+        return 2
+    times = medians(measure(torch, roads(torch, bundle, loops), options.rounds))
     print(f"host microseconds per launch, {torch.cuda.get_device_name()}, {BATCH} launches x {options.rounds} rounds")
     for name, microseconds in sorted(times.items(), key=lambda item: item[1]):
         print(f"  {name:38} {microseconds:8.2f}")
