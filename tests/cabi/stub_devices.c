@@ -72,6 +72,13 @@ static int fake_cuCtxSetCurrent(struct context* context)
     return OK;
 }
 
+static int fake_cuCtxGetCurrent(struct context** context)
+{
+    ENTER();
+    *context = current;
+    return OK;
+}
+
 static int fake_cuCtxGetDevice(int* device)
 {
     ENTER();
@@ -105,9 +112,18 @@ static int fake_cuThreadExchangeStreamCaptureMode(int* mode)
     return OK;
 }
 
+/* Another context of a device, current from now on. It is never freed. */
+EXPORT int cuCtxCreate_v2(struct context** context, unsigned flags, int device);
+EXPORT int cuCtxCreate_v2(struct context** context, unsigned flags, int device)
+{
+    current = *context = malloc(sizeof **context);
+    current->device = device;
+    return flags == 0 ? OK : INVALID_VALUE;
+}
+
 static const struct entry device_entries[] = {
     ENTRY(cuInit), ENTRY(cuGetErrorName), ENTRY(cuGetErrorString), ENTRY(cuDeviceGet), ENTRY(cuDeviceGetAttribute),
-    ENTRY(cuDevicePrimaryCtxRetain), ENTRY(cuCtxSetCurrent), ENTRY(cuCtxGetDevice), ENTRY(cuStreamGetCtx), ENTRY(cuStreamIsCapturing),
+    ENTRY(cuDevicePrimaryCtxRetain), ENTRY(cuCtxSetCurrent), ENTRY(cuCtxGetCurrent), ENTRY(cuCtxGetDevice), ENTRY(cuStreamGetCtx), ENTRY(cuStreamIsCapturing),
     ENTRY(cuThreadExchangeStreamCaptureMode), {NULL, NULL},
 };
 

@@ -153,12 +153,13 @@ def program(built, zig, stub_path, tmp_path_factory):
     return run
 
 
-def test_calls_refusals_and_graphs_over_the_stub(program, cases):
-    """Kernels that do nothing: whatever is said of numbers must fail, and everything else pass, on two devices."""
-    status, lines = program(2)
+@pytest.mark.parametrize("devices, words", [(2, "2 devices"), (3, "2 devices"), (1, "2 devices, the second is another context of the first")])
+def test_calls_refusals_and_graphs_over_the_stub(program, cases, devices, words):
+    """Kernels that do nothing: whatever is said of numbers must fail, and everything else pass, on two devices or what stands for them."""
+    status, lines = program(devices)
     found = Counter((line[:4].strip(), *line[5:].partition(": ")[0].split(" ", 3)[3:]) for line in lines if line.startswith(("ok", "FAIL")))
     count = len(cases)
-    assert status == 1 and lines[1] == f"{count} variants, 2 device(s)"
+    assert status == 1 and lines[1 if lines[0].startswith("built") else 0] == f"{count} variants, {words}"
     wanted = Counter()
     for path in ("class", "wrapper"):
         for what in ("first use in a capture is refused", "is made ready after the refusal", "graph replays equal the eager run bit by bit"):

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runs every variant of a bundle through the C++ class and through the Edge-LLM wrappers, and compares with double precision.
 // One line for each check; exit 0: all passed, 1: some failed, 2: no device, 3: the device cannot go on.
+#include "devices.h"
 #include "path.h"
 
 #include <cstdio>
@@ -166,13 +167,13 @@ std::vector<Half> checkSubject(Report& report, Subject const& subject, int devic
     return classBits;
 }
 
-void checkVariant(Report& report, Case const& made, int devices)
+void checkVariant(Report& report, Case const& made, Devices const& devices)
 {
     Subject const subject(made);
     std::vector<Half> firstBits;
-    for (int device = 0; device < devices; ++device)
+    for (int device = 0; device < devices.count(); ++device)
     {
-        must(cudaSetDevice(device), "cudaSetDevice");
+        devices.use(device);
         std::vector<Half> const bits = checkSubject(report, subject, device);
         if (device == 0)
         {
@@ -180,7 +181,7 @@ void checkVariant(Report& report, Case const& made, int devices)
             continue;
         }
         report.check(bits == firstBits, "gives the bits of device 0");
-        must(cudaSetDevice(0), "cudaSetDevice");
+        devices.use(0);
         report.prefix("device 0 after device " + std::to_string(device) + " " + made.variant);
         DeviceProblem again(subject.contiguous);
         Stream const stream;
@@ -196,16 +197,16 @@ std::vector<Case> const kCASES{
 
 int runAll()
 {
-    int devices = 0;
-    cudaError_t const error = cudaGetDeviceCount(&devices);
-    if (error != cudaSuccess || devices == 0)
+    int found = 0;
+    cudaError_t const error = cudaGetDeviceCount(&found);
+    if (error != cudaSuccess || found == 0)
     {
         std::printf("no CUDA device: %s\n", error == cudaSuccess ? "none is visible" : cudaGetErrorString(error));
         return 2;
     }
-    devices = devices > 2 ? 2 : devices;
+    Devices const devices(found);
     Report report;
-    std::printf("%zu variants, %d device(s)\n", kCASES.size(), devices);
+    std::printf("%zu variants, %d devices%s\n", kCASES.size(), devices.count(), devices.isSecondContext() ? ", the second is another context of the first" : "");
     for (Case const& made : kCASES)
     {
         checkVariant(report, made, devices);

@@ -47,7 +47,7 @@ libraries=()
 for each in "$cuda/lib64" "$cuda/lib" "$cuda/targets/$host-linux/lib"; do
     if [ -d "$each" ]; then libraries+=("-L$each" "-Wl,-rpath,$each"); fi
 done
-"$cxx" "$build"/*.o "$bundle/lib/$host/libfmhaforge.a" "$edge/libcutedsl_$host.a" "${libraries[@]}" -lcudart -ldl -lpthread -o "$build/device_program"
+"$cxx" "$build"/*.o "$bundle/lib/$host/libfmhaforge.a" "$edge/libcutedsl_$host.a" -Wl,--wrap=dlsym "${libraries[@]}" -lcudart -ldl -lpthread -o "$build/device_program"
 echo "built with $("$cxx" --version | head -n 1), CUDA in $cuda" | tee "$out/cpp.log"
 if [ -n "${BUILD_ONLY:-}" ]; then exit 0; fi
 "$build/device_program" 2>&1 | tee -a "$out/cpp.log"
