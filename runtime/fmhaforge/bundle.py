@@ -21,6 +21,7 @@ from .loader import Loader
 from .metadata import Metadata, parse
 from .query import Query, Support, Verdict
 from .runner import Runner
+from .scalars import whole
 
 METADATA = "metadata.json"
 CHECKSUMS = "SHA256SUMS"
@@ -180,14 +181,8 @@ def request(operations: tuple[str, ...], head_size: object, sm: object, dtype: o
         mask = None if mask is None else mask_name(mask)
     except TypeError as error:
         raise ArgumentError("mask", f"must be {error}") from None
-    numbers = {name: _integer(name, value) for name, value in known.items() if value is not None}
-    return Query(operations, _integer("head_size", head_size), _integer("sm", sm), dtype, mask, numbers, **options)  # type: ignore[arg-type]
-
-
-def _integer(name: str, value: object) -> int:
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise ArgumentError(name, f"must be an integer, not {value!r}")
-    return value.__index__()
+    numbers = {name: whole(name, value) for name, value in known.items() if value is not None}
+    return Query(operations, whole("head_size", head_size), whole("sm", sm), dtype, mask, numbers, **options)  # type: ignore[arg-type]
 
 
 def _verified(folder: Path, name: str, sha256: str) -> bytes:

@@ -12,7 +12,9 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
 
-from .errors import FmhaForgeError
+from . import cstruct, scalars
+from .cstruct import CheckedStructure
+from .errors import ArgumentError, FmhaForgeError
 from .metadata import Operation
 
 ABI_VERSION = 1
@@ -49,7 +51,7 @@ class CLibraryError(FmhaForgeError):
         return f"{self.call}: {self.reason}"
 
 
-class Problem(ctypes.Structure):
+class Problem(CheckedStructure):
     """fmhaforge_problem."""
 
     _fields_ = [("size", ctypes.c_size_t)] + [(name, ctypes.c_int32) for name in (
@@ -57,7 +59,7 @@ class Problem(ctypes.Structure):
         ("flags", ctypes.c_uint32)]
 
 
-class Row(ctypes.Structure):
+class Row(CheckedStructure):
     """fmhaforge_row; instances belong to the library."""
 
     _fields_ = [("size", ctypes.c_size_t)] + [(name, ctypes.c_int32) for name in (
@@ -67,7 +69,7 @@ class Row(ctypes.Structure):
         ("cubin", ctypes.c_void_p), ("cubin_bytes", ctypes.c_size_t)]
 
 
-class Refusal(ctypes.Structure):
+class Refusal(CheckedStructure):
     """fmhaforge_refusal."""
 
     _fields_ = [("size", ctypes.c_size_t), ("field", ctypes.c_int32), ("nearest", ctypes.POINTER(Row)), ("reason", ctypes.c_char * 512)]
@@ -77,14 +79,17 @@ RowPointer = ctypes.POINTER(Row)
 
 
 @lru_cache(maxsize=None)
-def args_struct(layout: tuple[tuple[str, str], ...]) -> type[ctypes.Structure]:
+def args_struct(layout: tuple[tuple[str, str], ...]) -> type[CheckedStructure]:
     """The argument struct of an operation whose arguments are these (name, type) pairs: size first, then each in order."""
     fields = [("size", ctypes.c_size_t), *((name, _CTYPES[type_]) for name, type_ in layout)]
-    return type("Args", (ctypes.Structure,), {"_fields_": fields})
+    return type("Args", (CheckedStructure,), {"_fields_": fields})
 
 
-def make_args(operation: Operation, values: Mapping[str, int | float]) -> ctypes.Structure:
-    """The argument struct of `operation` filled with `values` (every argument must be there; addresses are integers)."""
+def make_args(operation: Operation, values: Mapping[str, int | float]) -> CheckedStructure:
+    """The argument struct of `operation` filled with `values` (every argument must be there; addresses are integers).
+
+    Raises ArgumentError for a value that its field does not hold.
+    """
     struct = args_struct(tuple((argument.name, argument.type) for argument in operation.arguments.values()))
     return struct(size=ctypes.sizeof(struct), **{name: values[name] for name in operation.arguments})
 
@@ -131,13 +136,13 @@ class CLibrary:
         return [self._dll.fmhaforge_row_at(index).contents for index in range(self._dll.fmhaforge_row_count())]
 
     def row(self, index: int) -> ctypes._Pointer:
-        """The row at an index; the order is that of the metadata."""
-        return self._dll.fmhaforge_row_at(index)
+        """The row at an index, a null pointer past the last one; the order is that of the metadata."""
+        return self._dll.fmhaforge_row_at(cstruct.integer(ctypes.c_int32, "index", index))
 
     def launcher(self, operation: str) -> Callable[[int, int, int], int]:
         """The launch function of an operation: (address of the row, address of the argument struct, stream) -> status.
 
-        It takes plain addresses: a typed pointer costs ctypes about 0.7 microseconds a call.
+        It takes plain addresses: a typed pointer costs ctypes about 0.7 microseconds a call. ctypes cuts them to 64 bits unchecked.
         """
         function = self._dll[f"fmhaforge_launch_{operation}"]
         function.restype = ctypes.c_int
@@ -165,26 +170,28 @@ class CLibrary:
 
     def find_row(self, variant: str, sm: int = CURRENT_DEVICE) -> ctypes._Pointer:
         """The row of a variant for a device's SM."""
-        row = RowPointer()
-        self.check("fmhaforge_find_row", self._dll.fmhaforge_find_row(variant.encode(), sm, ctypes.byref(row)))
+        if not isinstance(variant, str) or "\0" in variant:
+            raise ArgumentError("variant", f"must be the name of a variant, not {variant!r}")
+        row, sm = RowPointer(), cstruct.integer(ctypes.c_int32, "sm", sm)
+        self.check("fmhaforge_find_row", self._dll.fmhaforge_find_row(variant.encode(errors="replace"), sm, ctypes.byref(row)))
         return row
 
     def try_preload(self, row: ctypes._Pointer, stream: int = 0) -> int:
         """Load a row on the current device: the status, 0 for success."""
-        return self._dll.fmhaforge_preload(row, stream)
+        return self._dll.fmhaforge_preload(row, cstruct.address("stream", stream))
 
     def preload(self, row: ctypes._Pointer, stream: int = 0) -> None:
         """Load a row on the current device."""
         self.check("fmhaforge_preload", self.try_preload(row, stream))
 
-    def launch(self, operation: str, row: ctypes._Pointer, args: ctypes.Structure, stream: int = 0) -> None:
+    def launch(self, operation: str, row: ctypes._Pointer, args: CheckedStructure, stream: int = 0) -> None:
         """Launch a row with an argument struct of `make_args`."""
         call = f"fmhaforge_launch_{operation}"
-        self.check(call, self.launcher(operation)(row, ctypes.addressof(args), stream))
+        self.check(call, self.launcher(operation)(row, ctypes.addressof(args), cstruct.address("stream", stream)))
 
     def scale_log2(self, attention_scale: float) -> float:
         """attention_scale x log2(e), rounded to float32."""
-        return self._dll.fmhaforge_scale_log2(attention_scale)
+        return self._dll.fmhaforge_scale_log2(scalars.float32("attention_scale", attention_scale))
 
 
 def problem(operation: str, mask: str, head_dim: int, sm: int, num_q_heads: int = 1, num_kv_heads: int = 1, dtype: str = "float16",

@@ -9,11 +9,13 @@ from collections.abc import Mapping
 
 from . import layout
 from .clib import CLibrary, CLibraryError, make_args
+from .cstruct import CheckedStructure
 from .driver import Place
 from .errors import ArgumentError, CaptureError, ForkedError, LoadError
 from .metadata import Row
 from .query import ROUTE_CUBIN
 from .runner import Runner
+from .streams import stream_handle
 
 _RAISED = {"STREAM_CAPTURING": CaptureError, "LOAD": LoadError, "WRONG_DEVICE": LoadError, "FORKED": ForkedError}
 
@@ -21,15 +23,16 @@ _RAISED = {"STREAM_CAPTURING": CaptureError, "LOAD": LoadError, "WRONG_DEVICE": 
 class PreparedLaunch:
     """A checked launch of one row with its arguments; made by `LibraryRunner.prepare`. Calling it enqueues the work.
 
-    `args` is the C argument struct: its fields, such as `args.q` (an address) or `args.seqlen_q`, may be changed between calls; the library
-    checks them again at each call. The device of the runner must be the current one, and the memory must live until the work is done.
+    `args` is the C argument struct: its fields, such as `args.q` (an address) or `args.seqlen_q`, may be changed between calls. A value that
+    the field's C type does not hold raises ArgumentError when it is stored; the library checks all of them again at each call. `stream` may
+    be changed as well. The device of the runner must be the current one, and the memory must live until the work is done.
     """
 
-    __slots__ = ("row", "stream", "_args", "_library", "_name", "_launch", "_handle", "_address")
+    __slots__ = ("row", "_stream", "_args", "_library", "_name", "_launch", "_handle", "_address")
 
-    def __init__(self, library: CLibrary, row: Row, handle: ctypes._Pointer, args: ctypes.Structure, stream: int):
+    def __init__(self, library: CLibrary, row: Row, handle: ctypes._Pointer, args: CheckedStructure, stream: int):
         self.row = row
-        self.stream = stream
+        self._stream = stream
         self._args = args
         self._library = library
         self._name = f"fmhaforge_launch_{row.operation}"
@@ -38,13 +41,22 @@ class PreparedLaunch:
         self._address = ctypes.addressof(args)
 
     @property
-    def args(self) -> ctypes.Structure:
+    def stream(self) -> int:
+        """The stream that the work goes to, a handle. Stored values are those that `Runner.run` takes. Raises ArgumentError for others."""
+        return self._stream
+
+    @stream.setter
+    def stream(self, stream: object) -> None:
+        self._stream = stream_handle(stream)
+
+    @property
+    def args(self) -> CheckedStructure:
         """The C argument struct. It stays the same one, because its address is what is launched."""
         return self._args
 
     def __call__(self) -> None:
         """Enqueues the work. Raises CLibraryError, or LoadError for a row that cannot be loaded."""
-        status = self._launch(self._handle, self._address, self.stream)
+        status = self._launch(self._handle, self._address, self._stream)
         if status:
             _check(self._library, self.row, self._name, status)
 
@@ -83,7 +95,7 @@ class LibraryRunner(Runner):
 
     def _handle(self, row: Row) -> ctypes._Pointer:
         handle = self._library.row(self._indices[row.variant, row.sm])
-        if handle.contents.cubin_sha256.decode() != row.cubin_sha256:
+        if not handle or handle.contents.cubin_sha256.decode() != row.cubin_sha256:
             raise LoadError(row.label, "the C library holds another cubin than the metadata says; fetch the bundle again")
         return handle
 

@@ -13,41 +13,79 @@ from .errors import ArgumentError
 NO_WINDOW = 1 << 30
 """The `window_size_left` that hides nothing."""
 
-_FLOAT32_MAX = 2.0**128 * (1 - 2.0**-24)
+FLOAT32_MAX = 2.0**128 * (1 - 2.0**-24)
+
+
+def integer(name: str, value: object, least: int, most: int) -> int:
+    """`value` as an int in least .. most. Raises ArgumentError."""
+    number = whole(name, value)
+    if not least <= number <= most:
+        raise ArgumentError(name, f"{number} is not in {least} .. {most}")
+    return number
+
+
+def whole(name: str, value: object) -> int:
+    """`value`, anything with `__index__` but a bool, as an int of any size. Raises ArgumentError."""
+    try:
+        number = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        number = None
+    if number is None or isinstance(value, bool):
+        raise ArgumentError(name, f"must be an integer, not {value!r}")
+    return number
 
 
 def extent(name: str, value: object, minimum: int = 0) -> int:
     """`value` as an int of at least `minimum` that fits in 32 bits. Raises ArgumentError."""
-    if isinstance(value, bool):
-        raise ArgumentError(name, f"must be an integer, not {value!r}")
+    return integer(name, value, minimum, INT_MAX)
+
+
+def real(name: str, value: object) -> float:
+    """`value` as a float: any real number, but no bool and no text. Raises ArgumentError."""
     try:
-        number = operator.index(value)  # type: ignore[arg-type]
-    except TypeError:
-        raise ArgumentError(name, f"must be an integer, not {value!r}") from None
-    if not minimum <= number <= INT_MAX:
-        raise ArgumentError(name, f"{number} is not in {minimum} .. {INT_MAX}")
-    return number
+        if not isinstance(value, (bool, str, bytes, bytearray)):
+            return float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        pass
+    raise ArgumentError(name, f"must be a number that float holds, not {value!r}")
+
+
+def float32(name: str, value: object) -> float:
+    """`value` rounded to float32. Raises ArgumentError unless it is finite there, and 0 only if it is 0 itself."""
+    exact = real(name, value)
+    rounded = _rounded(exact)
+    if not math.isfinite(rounded):
+        raise ArgumentError(name, f"{exact} is not in {-FLOAT32_MAX:.8g} .. {FLOAT32_MAX:.8g}, what float32 holds")
+    if rounded == 0 != exact:
+        raise ArgumentError(name, f"{exact} is 0 in float32; use a larger number")
+    return rounded
+
+
+def _rounded(exact: float) -> float:
+    """The nearest float32, infinite if the number is too large."""
+    try:
+        return struct.unpack("<f", struct.pack("<f", exact))[0]
+    except OverflowError:
+        return math.copysign(math.inf, exact)
 
 
 def scale_log2(attention_scale: object, maximum: int | None) -> float:
     """The argument `scale_log2`: attention_scale x log2(e), rounded to float32.
 
-    Raises ArgumentError unless attention_scale is finite and > 0 and the result at most `maximum` (None: no limit).
+    Raises ArgumentError unless attention_scale is finite and > 0 and the result is > 0 and at most `maximum` (None: what float32 holds).
     """
     name = "attention_scale"
     if attention_scale is None:
         raise ArgumentError(name, "is needed; give the factor on Q K^T, often 1 / sqrt(head_dim)")
-    try:
-        scale = float(attention_scale)  # type: ignore[arg-type]
-    except (TypeError, ValueError, OverflowError):
-        raise ArgumentError(name, f"must be a number that float holds, not {attention_scale!r}") from None
+    scale = real(name, attention_scale)
     if not math.isfinite(scale) or scale <= 0:
         raise ArgumentError(name, f"{scale} must be finite and > 0")
-    exact = scale * math.log2(math.e)
-    rounded, = struct.unpack("<f", struct.pack("<f", exact)) if exact < _FLOAT32_MAX else (math.inf,)
+    rounded = _rounded(scale * math.log2(math.e))
     if maximum is not None and rounded > maximum:
         raise ArgumentError(name, f"{scale} is above {int(maximum * math.log(2))}, where the rounding of large scores could overflow the "
                                   "softmax; use a smaller scale")
+    if math.isinf(rounded):
+        raise ArgumentError(name, f"{scale} x log2(e) is above {FLOAT32_MAX:.8g}, the most that float32 holds; use a smaller scale")
     if rounded == 0:
         raise ArgumentError(name, f"{scale} is 0 in float32; use a larger scale")
     return rounded

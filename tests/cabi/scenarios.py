@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the tests let happen in a process with the stub driver. Each function gets the stub's path and gives back plain data."""
 
+import ctypes
 import os
 import random
 import select
@@ -46,7 +47,9 @@ def launch_once(stub_path, library_path, metadata, variant, sm, changes, stream=
     stub, library = Stub(stub_path, sm), fresh_library(library_path)
     row = next(row for row in metadata.rows if row.variant == variant)
     operation = metadata.operations[row.operation]
-    args = make_args(operation, plain_values(operation, changes))
+    args = make_args(operation, plain_values(operation, {}))
+    for name, value in changes.items():
+        ctypes.Structure.__setattr__(args, name, value)  # unchecked, as a C program stores it
     status, reason = outcome(library.launch, row.operation, library.find_row(variant), args, stream)
     return status, reason, stub.dll.stub_launch_count(), stub.calls("cuLibraryLoadData")
 
