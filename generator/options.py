@@ -171,13 +171,14 @@ def parse(arguments: Mapping[str, str]) -> Options:
 
 def help_text() -> str:
     """The table of options that `scons --help` shows."""
-    lines = ["", "usage: scons [NAME=VALUE ...] [-j N] [-k] [-n] [-c]   or   make bundle ARGS=\"NAME=VALUE ...\"", "",
+    lines = ["", "usage: scons [NAME=VALUE ...] [-j N] [-k] [-n] [-q] [-c]   or   make bundle ARGS=\"NAME=VALUE ...\"", "",
              "Builds the rows of variants.yaml into a bundle and its archive. Options with their defaults:", ""]
     for option in OPTIONS:
         lines.append(f"  {option.name + '=' + option.default:34} {option.help}")
     lines += ["", f"  {'-j N':34} jobs at once (default: the number of cores)",
               f"  {'-k':34} keep going: one failing kernel does not stop the others",
               f"  {'-n':34} list what would be built, touch nothing",
+              f"  {'-q':34} write nothing and say by the status alone whether anything would be built (1)",
               f"  {'-c':34} remove what the build made",
               f"  {'--explain':34} say why each kernel is built again", ""]
     return "\n".join(lines)

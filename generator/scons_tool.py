@@ -312,7 +312,8 @@ def begin(session: Session) -> None:
 def finish(session: Session, product: BundleProduct, bundle: list, seen: unchanged.Seen | None) -> None:
     """Runs at the end, however the build went: the tables, the reports, and the farm's end."""
     made = bool(bundle) and all(node.get_state() in (SCons.Node.executed, SCons.Node.up_to_date) for node in bundle)
-    acted = SCons.Action.execute_actions and not SCons.Script.GetOption("clean")
+    cleans = SCons.Script.GetOption("clean")
+    acted = SCons.Action.execute_actions and not cleans
     if acted and made and seen is not None and not session.progress.failures:
         with suppress(OSError):  # it only saves time
             unchanged.remember(seen, unchanged.Place(product.place.folder, product.place.archive), toolchain.witnesses())
@@ -320,5 +321,5 @@ def finish(session: Session, product: BundleProduct, bundle: list, seen: unchang
     gc.freeze()  # what is left needs no look at every node when Python ends
     if acted:
         report.conclude(session, product, made)
-    elif SCons.Script.GetOption("clean"):
+    elif SCons.Action.execute_actions and cleans:
         product.remove_empty_folders()

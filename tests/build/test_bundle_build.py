@@ -155,6 +155,51 @@ def test_an_untouched_build_is_known_by_its_files(built, tmp_path):
     assert contents(tree.folder / "dist") == before and not (tree.folder / "build/sconsign.dblite").exists()
 
 
+def states(folder):
+    """Everything about every file and folder: bytecode, times and inodes too."""
+    found = {}
+    for path in sorted([folder, *folder.rglob("*")]):
+        status = path.lstat()
+        found[str(path)] = status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_size, path.read_bytes() if path.is_file() else None
+    return found
+
+
+LOOKING = [("-q",), ("-n",), ("-n", "-c"), ("-q", "-c"), ("-h",), ("-q", "cubins"), ("-n", "--explain", "edge-llm"), ("-q", "cache=kept"), ("-n", "dist=elsewhere")]
+
+
+def test_questions_and_dry_runs_change_nothing(built, tmp_path):
+    tree = copy(built, tmp_path)
+    shutil.rmtree(tree.folder / "generator/__pycache__")
+    tree.good(*ARGUMENTS)
+    time.sleep(0.2)
+    tree.good(*ARGUMENTS)
+    (tree.folder / "build/lib/empty").mkdir()
+    before = states(tree.folder)
+    ended = {options: tree.build(*ARGUMENTS, *options).status for options in LOOKING}
+    assert states(tree.folder) == before
+    assert ended == dict.fromkeys(LOOKING, 0)
+    (tree.folder / "build/sconsign.dblite").unlink()
+    assert tasks_of(tree.good(*ARGUMENTS)) == {}, "the stamp still says that there is nothing to do"
+
+
+def test_a_question_is_answered(built, tmp_path):
+    tree = copy(built, tmp_path)
+    tree.good(*ARGUMENTS)
+    path = "generator/kernels/fake_b.py"
+    tree.write(path, (tree.folder / path).read_text().replace('"b"', '"changed"'))
+    before = states(tree.folder)
+    for options in (("-q",), ("-q", "cubins"), ("-q", "ptx"), ("-q", "dist=elsewhere")):
+        assert tree.build(*ARGUMENTS, *options).status == 1
+    assert states(tree.folder) == before
+
+
+@pytest.mark.parametrize("options", [("-q",), ("-n",), ("-h",), ("-n", "-c")])
+def test_looking_at_a_fresh_tree_writes_nothing(tree, options):
+    before = states(tree.folder)
+    assert tree.build("cubins", *options).status == (options == ("-q",))
+    assert states(tree.folder) == before
+
+
 def rewritten(path, old, new):
     """Changes a file's content, but not its size, and its date only where Python would take old bytecode for the new source."""
     status, data = path.stat(), path.read_bytes()
