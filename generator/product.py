@@ -158,7 +158,7 @@ class BundleProduct:
 
         The C compiler's own cache stays: it is no product, and takes long to fill.
         """
-        records = [self.session.build_dir / name for name in ("state", "log", "tmp", "cabi", "blocks", "imports.json", unchanged.STAMP, "report.json", "trace.json")]
+        records = [self.session.build_dir / name for name in ("state", "log", "tmp", "cabi", "blocks", "imports.json", unchanged.FOLDER, "report.json", "trace.json")]
         return [str(self.place.folder / path) for path in sorted((*self.installed(), archive.SUMS))] + [str(path) for path in records if path.exists()]
 
     def remove_empty_folders(self) -> None:

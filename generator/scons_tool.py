@@ -304,7 +304,7 @@ def begin(session: Session) -> None:
     """Takes the build folder, or stops with the reason."""
     try:
         session.begin()
-        unchanged.forget(session.build_dir)
+        unchanged.forget(session.build_dir, session.options.dist)
     except OSError as error:
         stop(OSError(f"the build folder {session.build_dir} cannot be written ({error.strerror}); choose another with build_dir=DIR"))
 

@@ -3,13 +3,14 @@
 
 A finished build leaves a stamp: the size, times and inode of every file that it read or made, its options, the commit, and the Python that
 ran it. The next build compares these first. What differs in anything goes the whole way, where contents decide; so does what the stamp
-cannot vouch for, such as a file that was written in the very seconds in which it was read. This module imports little, because what a build
-with nothing to do imports is most of its time.
+cannot vouch for, such as a file that was written in the very seconds in which it was read. Each dist folder has a stamp of its own, so that
+builds into two of them know each their own. This module imports little, because what a build with nothing to do imports is most of its time.
 """
 
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import os
 import sys
@@ -27,7 +28,12 @@ from generator.tables import describe_bundle
 
 ROOT = Path(__file__).resolve().parents[1]
 
-STAMP = "unchanged.json"
+FOLDER = "unchanged"
+"""Folder of the stamps below the build folder, one for each dist folder, and of PRODUCTS."""
+PRODUCTS = "products.json"
+"""What the last whole build left in the build folder and its dist folder: path -> state."""
+KEPT_STAMPS = 8
+
 #: SCons's options that change what a build does with products that are up to date.
 SCONS_OPTIONS = ("clean", "no_exec", "question", "interactive", "cache_force")
 
@@ -86,8 +92,8 @@ def nothing_to_do(seen: Seen) -> Place | None:
     """
     build_dir = Path(seen.options.build_dir)
     try:
-        stamp = json.loads((build_dir / STAMP).read_bytes())
-        place = Place(Path(stamp["place"]["folder"]), Path(stamp["place"]["archive"]))
+        stamp = json.loads(stamp_path(build_dir, seen.options.dist).read_bytes())
+        place = _place(stamp)
         with open(build_dir / "lock", "rb") as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
             return place if stamp == _stamp(seen, place, stamp["tools"]) else None
@@ -95,22 +101,62 @@ def nothing_to_do(seen: Seen) -> Place | None:
         return None
 
 
+def stamp_path(build_dir: Path, dist: str) -> Path:
+    """Where the stamp of a dist folder is kept."""
+    return build_dir / FOLDER / f"{hashlib.sha256(os.path.abspath(dist).encode()).hexdigest()[:16]}.json"
+
+
+def _place(stamp: Mapping[str, Any]) -> Place:
+    return Place(Path(stamp["place"]["folder"]), Path(stamp["place"]["archive"]))
+
+
 @dataclass(frozen=True)
 class Products:
-    """What the last whole build made, by the path of each file: `kept` has the state that the build left, `touched` another one."""
+    """What whole builds made, by the path of each file: `kept` has the state that the build left, `touched` another one."""
 
     kept: frozenset[str]
     touched: frozenset[str]
 
 
 def products(build_dir: Path) -> Products:
-    """The products of the last whole build; none when there was none, or another one began since."""
+    """The products of the last whole build, and of the last one into each other dist folder; none when there was none, or another one began since."""
+    states = {**_elsewhere(build_dir), **_last_products(build_dir)}
+    kept = frozenset(path for path, state in states.items() if _state(path) == state)
+    return Products(kept, frozenset(states) - kept)
+
+
+def _last_products(build_dir: Path) -> dict[str, State]:
     try:
-        states = json.loads((build_dir / STAMP).read_bytes())["products"]
-        kept = frozenset(path for path, state in states.items() if _state(path) == state)
-        return Products(kept, frozenset(states) - kept)
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):
-        return Products(frozenset(), frozenset())
+        return dict(json.loads((build_dir / FOLDER / PRODUCTS).read_bytes()))
+    except (OSError, ValueError, TypeError):
+        return {}
+
+
+def _elsewhere(build_dir: Path) -> dict[str, State]:
+    """The bundles and archives that stamps speak of, but those of a tree that was moved. Of the build folder itself, the last build knows."""
+    states: dict[str, State] = {}
+    for path in _stamps(build_dir):
+        with suppress(OSError, ValueError, LookupError, TypeError, AttributeError):
+            stamp = json.loads(path.read_bytes())
+            place = _place(stamp)
+            if path == stamp_path(build_dir, stamp["facts"]["options"]["dist"]):
+                states.update({name: state for name, state in stamp["products"].items() if _is_in(name, place)})
+    return states
+
+
+def _stamps(build_dir: Path) -> list[Path]:
+    """The stamps that there are, the newest first."""
+    found = [path for path in (build_dir / FOLDER).glob("*.json") if path.name != PRODUCTS]
+    return sorted(found, key=_written, reverse=True)
+
+
+def _written(path: Path) -> int:
+    state = _state(path)
+    return state[1] if state else 0
+
+
+def _is_in(path: str, place: Place) -> bool:
+    return path == str(place.archive) or path.startswith(str(place.folder) + os.sep)
 
 
 def say_if_unchanged(seen: Seen) -> bool:
@@ -124,30 +170,31 @@ def say_if_unchanged(seen: Seen) -> bool:
     return place is not None
 
 
-def forget(build_dir: Path) -> None:
-    """Takes back what the stamp says, because it is about to change, but for the products that somebody touched: a build of other targets, or
-    one that is killed, does not make them again, so a later one must still know. Raises OSError."""
+def forget(build_dir: Path, dist: str) -> None:
+    """Takes back what is known of the products in the build folder and in `dist`, because they are about to change, but for the products that
+    somebody touched: a build of other targets, or one that is killed, does not make them again, so a later one must still know. Raises OSError."""
     touched = products(build_dir).touched
+    stamp_path(build_dir, dist).unlink(missing_ok=True)
+    touched -= _elsewhere(build_dir).keys()  # their own stamps go on saying so
     if touched:
-        write_whole(build_dir / STAMP, canonical_json({"products": {path: _TOUCHED for path in touched}}))
+        write_whole(build_dir / FOLDER / PRODUCTS, canonical_json({path: _TOUCHED for path in touched}))
     else:
-        _remove(build_dir)
-
-
-def _remove(build_dir: Path) -> None:
-    with suppress(FileNotFoundError):
-        os.unlink(build_dir / STAMP)
+        (build_dir / FOLDER / PRODUCTS).unlink(missing_ok=True)
 
 
 def remember(seen: Seen, place: Place, tools: Iterable[str | Path]) -> None:
     """Leaves the stamp after a build that made everything, or none if an input or a tool changed too late to be vouched for. `tools` are what
-    changes when a tool is installed. Raises OSError."""
+    changes when a tool is installed. The stamps of the dist folders that were built into last are kept. Raises OSError."""
     build_dir = Path(seen.options.build_dir)
+    path = stamp_path(build_dir, seen.options.dist)
     stamp = _stamp(seen, place, map(str, tools))
+    write_whole(build_dir / FOLDER / PRODUCTS, canonical_json(stamp["products"]))
     if all(state is None or state[2] + _tick(state) < seen.at_ns for read in (seen.inputs, stamp["tools"]) for state in read.values()):
-        write_whole(build_dir / STAMP, canonical_json(stamp))
+        write_whole(path, canonical_json(stamp))
+        for old in _stamps(build_dir)[KEPT_STAMPS:]:
+            old.unlink(missing_ok=True)
     else:
-        _remove(build_dir)
+        path.unlink(missing_ok=True)
 
 
 def _tick(state: State) -> int:

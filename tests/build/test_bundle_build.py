@@ -12,6 +12,7 @@ import time
 
 import pytest
 
+from generator import unchanged
 from tests.build.fake_tree import FakeTree
 
 BUNDLE = "dist/fmhaforge-0.1.0"
@@ -155,6 +156,11 @@ def test_an_untouched_build_is_known_by_its_files(built, tmp_path):
     assert contents(tree.folder / "dist") == before and not (tree.folder / "build/sconsign.dblite").exists()
 
 
+def has_stamp(tree, dist="dist"):
+    """Whether the last build into a dist folder left a stamp."""
+    return unchanged.stamp_path(tree.folder / "build", str(tree.folder / dist)).exists()
+
+
 def states(folder):
     """Everything about every file and folder: bytecode, times and inodes too."""
     found = {}
@@ -200,6 +206,32 @@ def test_looking_at_a_fresh_tree_writes_nothing(tree, options):
     assert states(tree.folder) == before
 
 
+def test_builds_into_two_dist_folders_know_each_its_own(built, tmp_path):
+    tree = copy(built, tmp_path)
+    shutil.rmtree(tree.folder / "dist")
+    for dist in ("dist=a", "dist=b"):
+        tree.good(*ARGUMENTS, dist)
+        time.sleep(0.2)
+        tree.good(*ARGUMENTS, dist)
+    assert has_stamp(tree, "a") and has_stamp(tree, "b")
+    record = tree.folder / "build/sconsign.dblite"
+    kept = record.read_bytes()
+    record.unlink()  # without it everything would be made again
+    for dist in ("dist=a", "dist=b", "dist=a"):
+        run = tree.good(*ARGUMENTS, dist)
+        assert tasks_of(run) == {} and f"bundle: {dist[5:]}/fmhaforge-0.1.0" in run.out
+    assert not record.exists()
+    record.write_bytes(kept)
+    good = contents(tree.folder / "a")
+    rewritten(tree.folder / "a/fmhaforge-0.1.0.tar.xz", b"7zXZ", b"7zxz")
+    assert tasks_of(tree.good(*ARGUMENTS, "dist=b")) == {}
+    assert tasks_of(tree.good(*ARGUMENTS, "dist=a")) == {"bundle": 1}
+    shutil.rmtree(tree.folder / "a")
+    assert tasks_of(tree.good(*ARGUMENTS, "dist=b")) == {}
+    assert tasks_of(tree.good(*ARGUMENTS, "dist=a")) == {"bundle": 1}
+    assert contents(tree.folder / "a") == contents(tree.folder / "b") == good
+
+
 def rewritten(path, old, new):
     """Changes a file's content, but not its size, and its date only where Python would take old bytecode for the new source."""
     status, data = path.stat(), path.read_bytes()
@@ -241,7 +273,7 @@ def test_content_decides_in_every_file_of_a_bundle(built, tmp_path, path, old, n
     time.sleep(0.2)  # a file that changed just before a build is not vouched for
     tree.good(*ARGUMENTS)
     good = contents(tree.folder / "dist")
-    assert (tree.folder / "build/unchanged.json").exists()
+    assert has_stamp(tree)
     rewritten(tree.folder / path, old, new)
     assert tasks_of(tree.good(*ARGUMENTS)) == tasks | ({"render": 1} if path == "variants.yaml" or "kernels" in path else {})
     if (path, old, new, tasks) in CHANGED_PRODUCTS:
