@@ -16,15 +16,20 @@ from .metadata import Row
 
 @dataclass(frozen=True)
 class _Buffer:
-    """The report of one context, and who uses it now."""
+    """The report of one context, the number of its allocation, and who uses it now."""
 
     place: Place
     address: int
+    allocation: int | None
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
 class FaultReports:
-    """The device memory that checked kernels report to: one buffer for each context, allocated on first use and kept."""
+    """The device memory that checked kernels report to: one buffer for each context, allocated on first use and kept.
+
+    A context that is destroyed, or a device that is reset, takes its buffer along, and the handle and the address may be given again. So the
+    number of the allocation decides whether a buffer is still ours: at every launch, and before it is freed.
+    """
 
     def __init__(self, driver: Driver):
         self._driver = driver
@@ -44,17 +49,27 @@ class FaultReports:
 
     def _buffer(self, place: Place) -> _Buffer:
         with self._guard:
-            if place.context not in self._buffers:
-                self._buffers[place.context] = _Buffer(place, self._driver.allocate(REPORT_BYTES))
-            return self._buffers[place.context]
+            found = self._buffers.get(place.context)
+            if found is None or not self._is_ours(found):
+                address = self._driver.allocate(REPORT_BYTES)
+                found = self._buffers[place.context] = _Buffer(place, address, self._driver.allocation(address))
+            return found
+
+    def _is_ours(self, buffer: _Buffer) -> bool:
+        return self._driver.allocation(buffer.address) == buffer.allocation
 
     def free(self) -> None:
         """Frees every buffer, when no launch uses one any more; later launches allocate again."""
         with self._guard:
             while self._buffers:
                 _, buffer = self._buffers.popitem()
-                with buffer.lock, self._driver.current(Place(buffer.place.device, buffer.place.context, False)):
-                    self._driver.free(buffer.address)
+                with buffer.lock:
+                    self._free(buffer)
+
+    def _free(self, buffer: _Buffer) -> None:
+        if self._is_ours(buffer):  # then its context is alive, too
+            with self._driver.current(Place(buffer.place.device, buffer.place.context, False)):
+                self._driver.free(buffer.address)
 
 
 def refuse_capture(driver: Driver, row: Row, stream: int) -> None:

@@ -130,6 +130,10 @@ class Driver:
                                                              self._checked("cuDeviceGet", self._invoke("cuDeviceGet", device)))))
             return self._primary[device]
 
+    def context_id(self, context: int) -> int:
+        """The number of a context that no other one in this process ever has. Its handle may be given to another one when it is destroyed."""
+        return int(self.call("cuCtxGetId", context))
+
     def place(self, stream: int, device: int | None = None) -> Place:
         """Where work on `stream` runs.
 
@@ -187,7 +191,14 @@ class Driver:
 
     def pointer_device(self, pointer: int) -> int | None:
         """The device that the memory at `pointer` belongs to, or None when CUDA does not know the address."""
-        attribute = self.module.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
+        return self._of_pointer("DEVICE_ORDINAL", pointer)
+
+    def allocation(self, pointer: int) -> int | None:
+        """The number of the allocation at `pointer`, that no other one in this process ever has; None when CUDA does not know the address."""
+        return self._of_pointer("BUFFER_ID", pointer)
+
+    def _of_pointer(self, name: str, pointer: int) -> int | None:
+        attribute = getattr(self.module.CUpointer_attribute, f"CU_POINTER_ATTRIBUTE_{name}")
         status, *rest = self._invoke("cuPointerGetAttribute", attribute, pointer)
         if getattr(status, "name", "") == "CUDA_ERROR_INVALID_VALUE":
             return None

@@ -46,13 +46,13 @@ class Loader:
         self._ready: dict[tuple, Kernel] = {}
 
     def prepare(self, row: Row, route: str, device: int, context: int, stream: int, preflight: str) -> Kernel:
-        """The kernel of a row, loaded into the current context `context` of `device`.
+        """The kernel of a row, loaded into the current context, whose handle is `context`, of `device`.
 
         `stream` is the one about to be used: when it captures a graph, a first load is refused with CaptureError, which names
         the function `preflight`. Raises LoadError when the row cannot be loaded.
         """
         home = (row.variant, row.sm, route, device)
-        key = (*home, context)
+        key = (*home, self._driver.context_id(context))
         kernel = self._ready.get(key)
         if kernel is not None:
             return kernel

@@ -34,6 +34,7 @@ static int fake_cuDeviceGetAttribute(int* value, int attribute, int device)
 }
 
 static int fake_cuCtxGetCurrent(uintptr_t* context) { *context = current; return SUCCESS; }
+static int fake_cuCtxGetId(uintptr_t context, uint64_t* id) { SAY("id of %lx", context); *id = 7; return SUCCESS; }
 static int fake_cuCtxGetDevice(int* device) { *device = 0; return current ? SUCCESS : INVALID_CONTEXT; }
 static int fake_cuDevicePrimaryCtxRetain(uintptr_t* context, int device) { SAY("retain %d", device); *context = CONTEXT; return SUCCESS; }
 static int fake_cuCtxPushCurrent(uintptr_t context) { SAY("push %lx", context); stack[depth++] = current; current = context; return SUCCESS; }
@@ -44,10 +45,12 @@ static int fake_cuStreamIsCapturing(uintptr_t stream, int* status) { SAY("captur
 
 static int fake_cuPointerGetAttribute(void* data, int attribute, uint64_t address)
 {
-    enum { MEMORY_TYPE = 2, IS_MANAGED = 8, ORDINAL = 9 };
+    enum { MEMORY_TYPE = 2, BUFFER_ID = 7, IS_MANAGED = 8, ORDINAL = 9 };
     SAY("pointer attribute %d of %lx", attribute, address);
     if (attribute == IS_MANAGED) {
         *(char*)data = 0;
+    } else if (attribute == BUFFER_ID) {
+        *(uint64_t*)data = 1ull << 40;
     } else {
         *(int*)data = attribute == MEMORY_TYPE ? 2 : 0;
     }
@@ -129,7 +132,7 @@ int cuGetProcAddress_v2(const char* symbol, void** function, int version, uint64
         void* function;
     } entries[] = {
         {"cuGetProcAddress", (void*)cuGetProcAddress_v2}, ENTRY(cuInit), ENTRY(cuDriverGetVersion), ENTRY(cuDeviceGetCount), ENTRY(cuDeviceGet),
-        ENTRY(cuDeviceGetName), ENTRY(cuDeviceGetAttribute), ENTRY(cuCtxGetCurrent), ENTRY(cuCtxGetDevice), ENTRY(cuDevicePrimaryCtxRetain),
+        ENTRY(cuDeviceGetName), ENTRY(cuDeviceGetAttribute), ENTRY(cuCtxGetCurrent), ENTRY(cuCtxGetDevice), ENTRY(cuCtxGetId), ENTRY(cuDevicePrimaryCtxRetain),
         ENTRY(cuCtxPushCurrent), ENTRY(cuCtxPopCurrent), ENTRY(cuCtxSynchronize), ENTRY(cuStreamGetCtx), ENTRY(cuStreamIsCapturing),
         ENTRY(cuPointerGetAttribute), ENTRY(cuLibraryLoadData), ENTRY(cuLibraryUnload), ENTRY(cuLibraryGetKernelCount), ENTRY(cuLibraryGetKernel),
         ENTRY(cuKernelSetAttribute), ENTRY(cuKernelGetFunction), ENTRY(cuFuncLoad), ENTRY(cuLaunchKernel), ENTRY(cuLaunchKernelEx),

@@ -67,6 +67,7 @@ class FakeCuda:
         self.stack = []
         self.libraries, self.kernels, self.smem = {}, {}, {}
         self.memory, self.next_address = {}, 1 << 32
+        self.context_ids, self.buffer_ids, self.next_id = {}, {}, 0
         self.streams, self.capturing = {}, set()
         self.fail = {}
         self.version = 13000
@@ -122,6 +123,22 @@ class FakeCuda:
             return real.CUresult.CUDA_ERROR_INVALID_CONTEXT, 0
         return OK, self.current % 100
 
+    def unique(self):
+        """A number that is never given again."""
+        self.next_id += 1
+        return self.next_id
+
+    def cuCtxGetId(self, context):
+        return OK, self.context_ids.setdefault(int(context), self.unique())
+
+    def reuse_context(self, context, addresses=()):
+        """Destroys a context and makes another one, for tests: with the same handle, and with other memory at the same addresses."""
+        self.context_ids[context] = self.unique()
+        for address in [address for address, (_, device) in self.memory.items() if device == context % 100]:
+            self.buffer_ids[address] = self.unique()
+            if address not in addresses:
+                del self.memory[address]
+
     def cuDevicePrimaryCtxRetain(self, device):
         return self.result("cuDevicePrimaryCtxRetain", 100 + int(device))
 
@@ -159,6 +176,7 @@ class FakeCuda:
         address = self.next_address
         self.next_address += (size + 511) // 256 * 256
         self.memory[address] = (size, device)
+        self.buffer_ids[address] = self.unique()
         return address
 
     def cuMemAlloc(self, size):
@@ -186,7 +204,7 @@ class FakeCuda:
         if owner is None:
             return real.CUresult.CUDA_ERROR_INVALID_VALUE, 0
         kind = attribute.name.removeprefix("CU_POINTER_ATTRIBUTE_")
-        return OK, {"DEVICE_ORDINAL": owner, "MEMORY_TYPE": 2, "IS_MANAGED": 0}[kind]
+        return OK, {"DEVICE_ORDINAL": owner, "MEMORY_TYPE": 2, "IS_MANAGED": 0, "BUFFER_ID": self.buffer_ids.get(int(pointer))}[kind]
 
     # libraries
 

@@ -100,6 +100,25 @@ def test_the_report_is_allocated_once_per_context_and_freed_by_unload(bundle, cu
     assert cuda.calls.count("cuMemAlloc") == 3
 
 
+@pytest.mark.parametrize("address_is_given_again", [False, True])
+def test_a_report_of_a_destroyed_context_is_not_used_again(bundle, cuda, address_is_given_again):
+    """The next context may get the same handle, and others' memory may come to lie where the report was."""
+    loaded, context = over(bundle, cuda), 200
+    runner, stream = loaded.runner(HQ, HKV, D, checked=True), cuda.stream(context=context)
+    runner.run_paged(*paged_call(cuda), stream, 0.1)
+    stale, = {cleared[0] for cleared in cuda.cleared}
+    cuda.reuse_context(context, {stale} if address_is_given_again else ())
+    runner.run_paged(*paged_call(cuda), stream, 0.1)
+    assert cuda.calls.count("cuMemAlloc") == 2 and cuda.cleared[1][0] != stale
+    row = next(row for row in bundle.metadata.rows if (row.variant, row.sm) == ("fmha_v2_d64_paged_checked", 90))
+    index = [param.value for param in row.plan.params].index("fault_report")
+    assert cuda.launches[1].params[index] == struct.pack("<Q", cuda.cleared[1][0])
+    cuda.reuse_context(context, {stale} if address_is_given_again else ())
+    before = set(cuda.memory)
+    loaded.unload()
+    assert set(cuda.memory) == before and cuda.calls.count("cuMemFree") == 0 and (cuda.current, cuda.stack) == (0, [])
+
+
 def test_kernels_without_checks_are_not_waited_for(bundle, cuda):
     over(bundle, cuda).runner(HQ, HKV, D).run_paged(*paged_call(cuda), 0, 0.1)
     assert len(cuda.launches) == 1 and cuda.cleared == [] and "cuStreamSynchronize" not in cuda.calls

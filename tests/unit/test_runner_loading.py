@@ -167,6 +167,16 @@ def test_a_second_context_of_a_device_loads_no_second_library(loaded, cuda):
     assert cuda.calls.count("cuLibraryLoadData") == 1 and cuda.calls.count("cuFuncLoad") == 2
 
 
+def test_a_context_that_gets_the_handle_of_a_destroyed_one_is_loaded_into(loaded, cuda):
+    cuda.current, runner = 200, loaded.runner(HQ, HKV, D)
+    for loads in (1, 1):
+        runner.preflight_llm(0)
+        assert cuda.calls.count("cuFuncLoad") == loads
+    cuda.reuse_context(200)
+    runner.preflight_llm(0)
+    assert (cuda.calls.count("cuLibraryLoadData"), cuda.calls.count("cuFuncLoad")) == (1, 2)
+
+
 def test_driver_ptx_route(loaded, cuda):
     runner = loaded.runner(HQ, HKV, D, route="driver-ptx", row_sm=120)
     support = runner.preflight_llm(0)
