@@ -188,7 +188,11 @@ def _extent(argument: Argument, text: str, values: Mapping[str, int]) -> int:
         if name not in values:
             raise ArgumentError(public_name(name), f"is needed, since {public_name(argument.name)} is a bare address; give it to "
                                                    "bundle.runner(...) or to the call")
-    return expr.compile(text)(values)
+    try:
+        return expr.compile(text)(values)
+    except expr.RangeError:
+        given = " and ".join(f"{public_name(name)} {values[name]}" for name in sorted(expr.names(text)))
+        raise ShapeError(public_name(argument.name), f"its extent {text} does not fit in 64 bits ({given})") from None
 
 
 def _merge_planes(view: TensorView) -> TensorView:

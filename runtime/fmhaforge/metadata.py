@@ -8,20 +8,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from . import plan_check
 from .checks import Check
 from .dtypes import ITEM_BYTES
 from .errors import SchemaError
-from .fault_codes import FAULT_REPORT
 from .fields import Fields
 from .plan import SCALAR_BYTES, LaunchPlan, check_expressions
 from .plan import read as read_plan
 
 SCHEMA_VERSION = 1
 """The schema that this runtime reads."""
-
-EXTRA_NAMES = frozenset({"sm_count"})
-"""Names that every plan may use besides the arguments: properties of the device."""
-
 
 
 @dataclass(frozen=True)
@@ -186,7 +182,7 @@ def _check(fields: Fields) -> Check:
 
 
 def _target(fields: Fields) -> Target:
-    return Target(fields.get("sm", int), fields.get("smem_limit", int))
+    return Target(fields.at_least("sm", 0), fields.at_least("smem_limit", 0))
 
 
 def _arch_table(fields: Fields) -> dict[int, tuple[int, ...]]:
@@ -206,7 +202,7 @@ def _row(fields: Fields) -> Row:
     numbers = ("sm", "head_dim", "cubin_bytes", "registers", "spill_bytes", "smem_bytes", "static_smem_bytes", "threads")
     return Row(
         **{key: fields.get(key, str) for key in texts},
-        **{key: fields.get(key, int) for key in numbers},
+        **{key: fields.at_least(key, 0) for key in numbers},
         **{key: fields.get(key, bool) for key in ("checked", "validated")},
         select=_select(fields.child("select")) if fields.values.get("select") is not None else None,
         plan=read_plan(fields.child("plan")),
@@ -230,7 +226,8 @@ def _check_references(metadata: Metadata, fields: Fields) -> None:
         seen.add((row.variant, row.sm))
         if row.select is not None and row.select.only_if not in (None, *metadata.operations[row.operation].flags):
             raise fields.error(f"{where}.select.only_if", f"is {row.select.only_if!r}, which is no flag of {row.operation}")
-        _check_plan(row, metadata.operations[row.operation], f"{where}.plan", fields)
+        for field_name, reason in plan_check.problems(row, metadata.operations[row.operation]):
+            raise fields.error(f"{where}.plan.{field_name}".rstrip("."), reason)
     missing = set(metadata.arch_table) - set(metadata.targets)
     if missing:
         raise fields.error("arch_table", f"serves SM {min(missing)}, which is not among the targets")
@@ -246,19 +243,12 @@ def _check_operation(name: str, operation: Operation, fields: Fields) -> None:
             raise fields.error(f"{where}.arguments", f"{argument.name} has type {argument.type!r}; there are {', '.join(SCALAR_BYTES)}")
         if argument.type == "ptr" and argument.dtype not in ITEM_BYTES:
             raise fields.error(f"{where}.arguments", f"{argument.name} has element type {argument.dtype!r}, which this runtime does not know")
+        if argument.type == "ptr" and argument.alignment % ITEM_BYTES[argument.dtype or ""]:
+            raise fields.error(f"{where}.arguments", f"{argument.name} is aligned to {argument.alignment} bytes, but its elements are {argument.dtype}")
     for check in operation.checks:
         unknown = sorted(check.names() - set(operation.arguments))
         if unknown:
             raise fields.error(f"{where}.checks", f"{check.name} names {unknown[0]!r}, which is no argument of it")
-
-
-def _check_plan(row: Row, operation: Operation, where: str, fields: Fields) -> None:
-    """A plan agrees with its row and uses the operation's arguments only."""
-    plan = row.plan
-    if plan.smem_bytes != row.smem_bytes:
-        raise fields.error(f"{where}.smem_bytes", f"is {plan.smem_bytes}, the row says {row.smem_bytes}")
-    if plan.threads != row.threads:
-        raise fields.error(f"{where}.block", f"has {plan.threads} threads, the row says {row.threads}")
-    unknown = sorted(plan.names() - set(operation.arguments) - EXTRA_NAMES - ({FAULT_REPORT} if row.checked else set()))
-    if unknown:
-        raise fields.error(where, f"names {unknown[0]!r}, which is no argument of {operation.name}")
+        others = sorted(name for name in check.names() if operation.arguments[name].type not in ("i32", "i64"))
+        if others:
+            raise fields.error(f"{where}.checks", f"{check.name} names {others[0]!r}, which is no integer")

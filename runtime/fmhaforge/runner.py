@@ -14,7 +14,7 @@ from .errors import ArgumentError, DeviceError, UnsupportedError
 from .fault_codes import FAULT_REPORT
 from .launch import BoundPlan
 from .loader import Kernel
-from .metadata import Row
+from .metadata import Operation, Row
 from .names import public_name
 from .query import ROUTE_CUBIN, ROUTES, Query, Support, request_problem, select
 from .scalars import extent
@@ -183,8 +183,8 @@ class Runner:
 
     def _preflight(self, operation: str, mask: MaskType, stream: object, name: str) -> Support:
         handle = stream_handle(stream)
+        seqlen_name = self._operation(operation).seqlen_q_argument
         place = self._place(handle)
-        seqlen_name = self._bundle.metadata.operations[operation].seqlen_q_argument
         support = self._select(operation, mask, place.device, self._sizes.get("seqlen_q") if seqlen_name == "seqlen_q" else None)
         with self._driver.current(place):
             for row in support.rows:
@@ -199,7 +199,7 @@ class Runner:
         `bounds` maps a size that may be left out to the size that bounds it.
         """
         handle = stream_handle(stream)
-        arguments = self._bundle.metadata.operations[operation].arguments
+        arguments = self._operation(operation).arguments
         scale = scalars.scale_log2(attention_scale, arguments["scale_log2"].maximum)
         views = {name: view(public_name(name), tensor) for name, tensor in tensors.items()}
         shape = self._layout(operation, views, {**sizes, **self._heads, **scalar_arguments}, bounds)
@@ -211,6 +211,13 @@ class Runner:
         with self._driver.current(place):
             self._check_devices(place.device, views)
             self._submit(row, place, shape, {**addresses, "scale_log2": scale}, handle, preflight)
+
+    def _operation(self, name: str) -> Operation:
+        """An operation of the bundle. Raises UnsupportedError when it has none of that name."""
+        found = self._bundle.metadata.operations.get(name)
+        if found is None:
+            raise UnsupportedError(select(self._bundle.metadata, Query((name,), self._head_dim, 0)))
+        return found
 
     def _ready(self, row: Row, place: Place, stream: int, preflight: str) -> None:
         """Loads a row into the current context, which is that of `place`."""

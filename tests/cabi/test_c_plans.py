@@ -94,7 +94,7 @@ def test_values_that_do_not_fit(stub_process, planned, changes, words):
 def test_a_number_that_never_fits_is_not_rendered(tmp_path, manifest, zig):
     def too_many(document):
         document["rows"][0]["plan"]["grid"][2] = "65536"
-    with pytest.raises(cabi.RenderError, match=r"the launch's grid in z is 65536, which is not in 1 \.\. 65535"):
+    with pytest.raises(cabi.RenderError, match=r"rows\[0\]\.plan\.grid is 65536, which is not in 1 \.\. 65535"):
         build(tmp_path, manifest, zig, sms=[86], variants=[VARIANT], change=too_many)
 
 

@@ -97,6 +97,12 @@ def drop(*path):
     return change
 
 
+def map_of(**change):
+    """A parameter that is a tensor map of two axes."""
+    return {"name": "x", "type": "tensormap", "map": {"base": "q", "dtype": "float16", "dims": ["64", "seqlen_q"], "strides_bytes": ["128"],
+                                                      "box": [64, 64], "swizzle": 128, "l2_promotion": 128, **change}}
+
+
 @pytest.mark.parametrize("change, words", [
     (put("schema_version", 2), "schema version 2.*reads 1; upgrade"), (put("schema_version", 0), "rebuild"),
     (put("schema_version", "1"), "schema_version must be an integer"), (drop("rows"), "rows is missing"),
@@ -119,6 +125,28 @@ def drop(*path):
     (put("operations", "llm", "checks", 0, "left", "q_heads"), "llm.checks heads_divisible names 'q_heads', which is no argument of it"),
     (put("operations", "llm", "arguments", 0, "type", "i16"), "llm.arguments q has type 'i16'; there are ptr, i64, i32, f32"),
     (put("operations", "llm", "arguments", 0, "dtype", "float4"), "llm.arguments q has element type 'float4'"),
+    (put("rows", 0, "plan", "empty_if_zero", ["q"]), r"plan uses 'q' as i32 or i64, but it is ptr"),
+    (put("rows", 0, "plan", "grid", ["1", "scale_log2", "1"]), r"plan uses 'scale_log2' as i32 or i64, but it is f32"),
+    (put("rows", 0, "plan", "params", 0, {"name": "x", "type": "f32", "value": "q"}), r"plan uses 'q' as f32, but it is ptr"),
+    (put("rows", 0, "plan", "params", 0, {"name": "x", "type": "ptr", "value": "batch"}), r"plan uses 'batch' as ptr, but it is i32"),
+    (put("rows", 0, "plan", "params", 0, {"name": "x", "type": "i32", "value": "2147483648"}), r"params\[0\].value is 2147483648, which is not in -2147483648 .. "),
+    (put("rows", 0, "plan", "params", 0, {"name": "x", "type": "i32", "value": "ceil_div(1, 0)"}), r"params\[0\].value cannot be computed"),
+    (put("rows", 0, "plan", "params", 0, map_of(box=[64, 257])), r"params\[0\].map.box is \[64, 257\]; extents are 1 to 256"),
+    (put("rows", 0, "plan", "params", 0, map_of(box=[64, 0])), r"map.box is \[64, 0\]"),
+    (put("rows", 0, "plan", "params", 0, map_of(dims=["64", "0"])), r"map.dims is 0, which is not in 1 .. 4294967295"),
+    (put("rows", 0, "plan", "params", 0, map_of(strides_bytes=["1099511627776"])), r"map.strides_bytes is 1099511627776, which is not in"),
+    (put("rows", 0, "plan", "params", 0, map_of(base="batch")), r"uses 'batch' as ptr, but it is i32"),
+    (put("rows", 0, "plan", "grid", ["0", "1", "1"]), r"plan.grid is 0, which is not in 1 .. 2147483647"),
+    (put("rows", 0, "plan", "grid", ["1", "65536", "1"]), r"plan.grid is 65536, which is not in 1 .. 65535"),
+    (put("rows", 0, "plan", "cluster", [1099511627776, 1, 1]), r"plan.cluster is \[1099511627776, 1, 1\]; there are 1 to 16 blocks"),
+    (put("rows", 0, "plan", "cluster", [-1, -1, 1]), r"plan.cluster is \[-1, -1, 1\]"),
+    (lambda document: (put("rows", 0, "plan", "block", [-32, -4, 1])(document), put("rows", 0, "threads", 128)(document)), r"plan.block is \[-32, -4, 1\]"),
+    (lambda document: (put("rows", 0, "plan", "block", [2048, 1, 1])(document), put("rows", 0, "threads", 2048)(document)), "1 to 1024 threads"),
+    (lambda document: (put("rows", 0, "plan", "smem_bytes", 1 << 40)(document), put("rows", 0, "smem_bytes", 1 << 40)(document)), "which is no size"),
+    (put("rows", 0, "static_smem_bytes", -1), r"rows\[0\].static_smem_bytes must be at least 0, not -1"),
+    (put("targets", 0, "smem_limit", -1), r"targets\[0\].smem_limit must be at least 0, not -1"),
+    (put("operations", "llm", "arguments", 0, "alignment", 1), "llm.arguments q is aligned to 1 bytes, but its elements are float16"),
+    (put("operations", "llm", "checks", 0, "left", "scale_log2"), "llm.checks heads_divisible names 'scale_log2', which is no integer"),
     (put("operations", "llm", "arguments", 6, "multiple_of", 0), r"arguments\[6\].multiple_of must be at least 1, not 0"),
     (put("operations", "llm", "arguments", 6, "alignment", 0), r"arguments\[6\].alignment must be at least 1, not 0"),
     (put("arch_table", {"80": ["x"]}), r"arch_table.80\[0\]"), (put("arch_table", {"eighty": [80]}), "arch_table has a key"),

@@ -31,6 +31,24 @@ def refused(cuda, kind, argument, function, *arguments, **keywords):
     return str(error.value)
 
 
+class Described:
+    """Whatever a tensor says of itself."""
+
+    def __init__(self, **interface):
+        self.__cuda_array_interface__ = {"typestr": "<f2", "data": (1 << 40, False), "version": 3, "strides": None, **interface}
+
+
+@pytest.mark.parametrize("shape", [(2**70, SQ, HQ, D), (2**63, SQ, HQ, D), (B, 2**64, HQ, D)])
+def test_extents_of_more_than_64_bits(loaded, cuda, shape):
+    assert "does not fit in 64 bits" in refused(cuda, ShapeError, "q", run, loaded, cuda, q=Described(shape=shape))
+
+
+def test_an_extent_whose_sum_has_more_than_64_bits(loaded, cuda):
+    call = {name: Described(shape=(2**63 - 1, *dense(cuda)[name].shape[1:])) for name in ("q", "k", "v", "o")}
+    text = refused(cuda, ShapeError, "cu_kv_seqlens", run, loaded, cuda, **call)
+    assert f"its extent batch + 1 does not fit in 64 bits (batch_size {2**63 - 1})" in text
+
+
 def test_good_arguments_launch(loaded, cuda):
     run(loaded, cuda)
     assert len(cuda.launches) == 1

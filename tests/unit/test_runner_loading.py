@@ -177,6 +177,16 @@ def test_a_context_that_gets_the_handle_of_a_destroyed_one_is_loaded_into(loaded
     assert (cuda.calls.count("cuLibraryLoadData"), cuda.calls.count("cuFuncLoad")) == (1, 2)
 
 
+def test_an_operation_that_the_bundle_does_not_have(tmp_path, manifest, cuda):
+    def without(document):
+        del document["operations"]["vit"]
+    bundle = fmhaforge.open(make_bundle(tmp_path, manifest, sms=[90], variants=["fmha_v2_d128"], change=without), driver=Driver(cuda))
+    runner = bundle.runner(HQ, HKV, D)
+    for call in (lambda: runner.preflight_vit(0), lambda: runner.run_vit(1, 2, 3, 4, 5, 6, 7, 8, 0, 0.5)):
+        with pytest.raises(fmhaforge.UnsupportedError, match=r"operation vit is not served \(there is llm\)"):
+            call()
+
+
 def test_driver_ptx_route(loaded, cuda):
     runner = loaded.runner(HQ, HKV, D, route="driver-ptx", row_sm=120)
     support = runner.preflight_llm(0)

@@ -125,11 +125,13 @@ def test_a_map_that_lacks_what_is_read_fails(tmp_path, manifest, kind, base, cha
         with_wrong_map(tmp_path, manifest, kind, base, change)
 
 
-@pytest.mark.parametrize("change", [{"strides_bytes": ["k_stride_seq + 1", "256", "k_stride_batch * 2"]}, {"dims": ["128", "0", "1", "1"]},
-                                    {"box": [64, 128, 1, 1], "swizzle": 64},
-                                    {"strides_bytes": ["k_stride_seq * 2", "256", "1099511627776"]}])
-def test_a_map_that_no_driver_takes_is_refused(tmp_path, manifest, change):
-    with pytest.raises(fmhaforge.DriverError, match="cuTensorMapEncodeTiled.*INVALID_VALUE"):
+@pytest.mark.parametrize("change, error, words", [
+    ({"strides_bytes": ["k_stride_seq + 1", "256", "k_stride_batch * 2"]}, fmhaforge.DriverError, "cuTensorMapEncodeTiled.*INVALID_VALUE"),
+    ({"box": [64, 128, 1, 1], "swizzle": 64}, fmhaforge.DriverError, "cuTensorMapEncodeTiled.*INVALID_VALUE"),
+    ({"dims": ["128", "0", "1", "1"]}, fmhaforge.SchemaError, "map.dims is 0"),
+    ({"strides_bytes": ["k_stride_seq * 2", "256", "1099511627776"]}, fmhaforge.SchemaError, "map.strides_bytes is 1099511627776")])
+def test_a_map_that_no_driver_takes_is_refused(tmp_path, manifest, change, error, words):
+    with pytest.raises(error, match=words):
         with_wrong_map(tmp_path, manifest, LLM, "k", change)
 
 
