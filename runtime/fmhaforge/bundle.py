@@ -4,24 +4,26 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 import platform
 import stat
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 from . import driver as driver_module
 from . import query as query_module
+from . import request as requests
 from .clib import CLibrary, library_file
 from .driver import Driver
-from .dtypes import MaskType, dtype_name, mask_name
+from .dtypes import MaskType
 from .errors import ArgumentError, BundleError, BundleNotFoundError, IntegrityError
 from .library_runner import LibraryRunner
 from .loader import Loader
 from .metadata import Metadata, parse
 from .query import Query, Support, Verdict
 from .runner import Runner
-from .scalars import whole
 
 METADATA = "metadata.json"
 CHECKSUMS = "SHA256SUMS"
@@ -52,34 +54,35 @@ class Bundle:
         and launch would succeed. Raises ArgumentError when an argument has the wrong type.
         """
         dense = tuple(name for name, operation in self.metadata.operations.items() if operation.kv_layout == "dense")
-        return self._can(dense, head_size, sm, dtype, mask, num_q_heads, num_kv_heads)
+        return self._can(dense, head_size, sm, dtype, mask, num_q_heads=num_q_heads, num_kv_heads=num_kv_heads)
 
     def can_implement_paged(self, num_q_heads: int, num_kv_heads: int, head_size: int, sm: int, dtype: object,
                             mask: MaskType | str) -> Support:
         """Like `can_implement`, for `Runner.run_paged`."""
-        return self._can(("paged",), head_size, sm, dtype, mask, num_q_heads, num_kv_heads)
+        return self._can(("paged",), head_size, sm, dtype, mask, num_q_heads=num_q_heads, num_kv_heads=num_kv_heads)
 
     def can_implement_paged_ragged(self, num_q_heads: int, num_kv_heads: int, head_size: int, sm: int, dtype: object,
                                    mask: MaskType | str) -> Support:
         """Like `can_implement`, for `Runner.run_paged_ragged`."""
-        return self._can(("paged_ragged",), head_size, sm, dtype, mask, num_q_heads, num_kv_heads)
+        return self._can(("paged_ragged",), head_size, sm, dtype, mask, num_q_heads=num_q_heads, num_kv_heads=num_kv_heads)
 
     def can_implement_vit(self, head_size: int, sm: int, dtype: object) -> Support:
         """Like `can_implement`, for `Runner.run_vit`. Head counts are examined when it runs."""
-        return self._can(("vit",), head_size, sm, dtype, None)
+        return self._can(("vit",), head_size, sm, dtype, MaskType.BIDIRECTIONAL)
 
     def query(self, request: Query) -> Support:
-        """The answer to any request."""
-        return query_module.select(self.metadata, request)
+        """The answer to any request. Raises ArgumentError for one that has values of wrong types, or names that do not exist."""
+        return query_module.select(self.metadata, requests.checked(self.metadata, request))
 
     def explain(self, request: Query) -> tuple[Verdict, ...]:
-        """What becomes of each variant for a request."""
-        return query_module.explain(self.metadata, request)
+        """What becomes of each variant for a request. Raises what `query` raises."""
+        return query_module.explain(self.metadata, requests.checked(self.metadata, request))
 
-    def _can(self, operations: tuple[str, ...], head_size: object, sm: object, dtype: object, mask: MaskType | str | None,
-             num_q_heads: object = None, num_kv_heads: object = None) -> Support:
-        heads = {"num_q_heads": num_q_heads, "num_kv_heads": num_kv_heads}
-        return self.query(request(operations, head_size, sm, dtype, mask, heads))
+    def _can(self, operations: tuple[str, ...], head_size: object, sm: object, dtype: object, mask: object, **heads: object) -> Support:
+        for name, value in {"mask": mask, **heads}.items():
+            if value is None:
+                raise ArgumentError(name, "is None; it must be known here, `query` answers requests that leave it open")
+        return self.query(requests.request(operations, head_size, sm, dtype, mask, heads))
 
     # -- running ------------------------------------------------------------------------------------------------------------
 
@@ -141,13 +144,16 @@ class Bundle:
 def open(path: str | os.PathLike, driver: Driver | None = None) -> Bundle:  # noqa: A001 - the word of the domain
     """Opens the bundle in the folder `path` and verifies its metadata. Needs no driver and writes nothing.
 
-    `driver` replaces the CUDA driver, for tests. Raises BundleNotFoundError, SchemaError or IntegrityError naming the file.
+    `driver` replaces the CUDA driver, for tests. Raises BundleNotFoundError, SchemaError or IntegrityError naming the file, and ArgumentError
+    when `path` is no path.
     """
+    if isinstance(path, bytes) or not isinstance(path, (str, os.PathLike)):
+        raise ArgumentError("path", f"must be the folder of a bundle, not {path!r}")
     folder = Path(path)
-    if not folder.is_dir():
-        remedy = "unpack the archive first" if folder.is_file() else "build one with `make bundle`, or give the folder of a bundle"
+    if not _is(folder, stat.S_ISDIR):
+        remedy = "unpack the archive first" if _is(folder, stat.S_ISREG) else "build one with `make bundle`, or give the folder of a bundle"
         raise BundleNotFoundError(folder, f"is no folder; {remedy}")
-    if not (folder / METADATA).is_file():
+    if not _is(folder / METADATA, stat.S_ISREG):
         raise BundleNotFoundError(folder, f"holds no {METADATA}; give the folder fmhaforge-<version> of a bundle")
     checksums = read_checksums(folder)
     if METADATA not in checksums:
@@ -156,11 +162,21 @@ def open(path: str | os.PathLike, driver: Driver | None = None) -> Bundle:  # no
     return Bundle(folder, parse(data, folder / METADATA), checksums, driver)
 
 
+def _is(path: Path, kind: Callable[[int], bool]) -> bool:
+    """Whether a path leads to something of a kind. Raises BundleError when that cannot be found out."""
+    try:
+        return kind(path.stat().st_mode)
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return False
+    except OSError as error:
+        raise BundleError(path, f"cannot be looked at: {error.strerror}; check the path and its permissions") from error
+
+
 def read_checksums(folder: Path) -> dict[str, str]:
     """The digests of SHA256SUMS by file name, in the form that `sha256sum` writes. Raises IntegrityError."""
     path = folder / CHECKSUMS
     checksums: dict[str, str] = {}
-    for number, line in enumerate(_read(path).decode("utf-8", "replace").splitlines(), 1):
+    for number, line in enumerate(read_file(path).decode("utf-8", "replace").splitlines(), 1):
         digest, separator, name = line.partition("  ")
         if not separator or len(digest) != 64 or set(digest) - set("0123456789abcdef"):
             raise IntegrityError(path, f"line {number} is not '<sha256>  <file>'; fetch the bundle again")
@@ -170,33 +186,23 @@ def read_checksums(folder: Path) -> dict[str, str]:
     return checksums
 
 
-def request(operations: tuple[str, ...], head_size: object, sm: object, dtype: object, mask: MaskType | str | None,
-            known: dict[str, object], **options: object) -> Query:
-    """A Query from loosely typed values; entries of `known` that are None are unknown. Raises ArgumentError naming the argument."""
-    try:
-        dtype = dtype_name(dtype)
-    except TypeError as error:
-        raise ArgumentError("dtype", f"must be {error}") from None
-    try:
-        mask = None if mask is None else mask_name(mask)
-    except TypeError as error:
-        raise ArgumentError("mask", f"must be {error}") from None
-    numbers = {name: whole(name, value) for name, value in known.items() if value is not None}
-    return Query(operations, whole("head_size", head_size), whole("sm", sm), dtype, mask, numbers, **options)  # type: ignore[arg-type]
-
-
 def _verified(folder: Path, name: str, sha256: str) -> bytes:
     path = folder / name
-    data = _read(path)
+    data = read_file(path)
     found = hashlib.sha256(data).hexdigest()
     if found != sha256:
         raise IntegrityError(path, f"has SHA-256 {found}, recorded is {sha256}; fetch the bundle again")
     return data
 
 
-def _read(path: Path) -> bytes:
+def _without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)  # a named pipe that nobody writes to would be waited for
+
+
+def read_file(path: Path) -> bytes:
+    """The bytes of a file. Raises IntegrityError or BundleError."""
     try:
-        with path.open("rb") as file:
+        with io.open(path, "rb", opener=_without_waiting) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise IntegrityError(path, "is no regular file; fetch the bundle again")
             return file.read()

@@ -17,6 +17,7 @@ from .doctor import PROBLEM, diagnose
 from .errors import BundleError
 from .locate import find_bundle
 from .query import Query, Support
+from .request import request
 from .verify import verify as verify_bundle
 
 YES, NO = 0, 1
@@ -161,7 +162,7 @@ def _query(options: argparse.Namespace, bundle: Bundle) -> Query:
     known = {"num_q_heads": options.heads_q, "num_kv_heads": options.heads_kv, "batch": options.batch,
              operation.seqlen_q_argument: options.seqlen_q}
     flags = {flag: not options.no_small_d64 for flag in operation.flags}
-    return bundles.request((options.op,), options.head_dim, options.sm, options.dtype, mask, known, flags=flags,
+    return request((options.op,), options.head_dim, options.sm, options.dtype, mask, known, flags=flags,
                            **_row_options(options))
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from . import checked_launch, checked_report, layout, scalars
 from .driver import Place
-from .dtypes import INT_MAX, MaskType, dtype_name
+from .dtypes import INT_MAX, MaskType
 from .errors import ArgumentError, DeviceError, UnsupportedError
 from .fault_codes import FAULT_REPORT
 from .launch import BoundPlan
@@ -17,7 +17,8 @@ from .loader import Kernel
 from .metadata import Operation, Row
 from .names import public_name
 from .query import ROUTE_CUBIN, ROUTES, Query, Support, request_problem, select
-from .scalars import extent
+from .request import dtype_of, family_of
+from .scalars import extent, flag
 from .streams import stream_handle
 from .tensors import TensorView, view
 
@@ -60,10 +61,10 @@ class Runner:
         if route not in ROUTES:
             raise ArgumentError("route", f"{route!r} is unknown; use {' or '.join(ROUTES)}")
         self._device = None if device is None else extent("device", device)
-        self._flags = {"use_small_d64": bool(use_small_d64)}
+        self._flags = {"use_small_d64": flag("use_small_d64", use_small_d64)}
         self._route = route
-        self._options = {"dtype": _dtype(dtype), "route": route, "row_sm": None if row_sm is None else extent("row_sm", row_sm),
-                         "family": family, "checked": bool(checked)}
+        self._options = {"dtype": dtype_of(dtype), "route": route, "row_sm": None if row_sm is None else extent("row_sm", row_sm),
+                         "family": family_of(family), "checked": flag("checked", checked)}
         self._selections: dict[tuple, Support] = {}
         self._layouts: dict[tuple, layout.Layout] = {}
 
@@ -315,13 +316,6 @@ def _keep(cache: dict, key: tuple, value: object) -> None:
     if len(cache) >= _KEPT:
         cache.clear()
     cache[key] = value
-
-
-def _dtype(dtype: object) -> str:
-    try:
-        return dtype_name(dtype)
-    except TypeError as error:
-        raise ArgumentError("dtype", f"must be {error}") from None
 
 
 def _causal(sliding_window_size: int) -> MaskType:

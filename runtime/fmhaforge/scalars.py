@@ -40,6 +40,13 @@ def extent(name: str, value: object, minimum: int = 0) -> int:
     return integer(name, value, minimum, INT_MAX)
 
 
+def flag(name: str, value: object) -> bool:
+    """`value`, True or False or what equals one of them, such as a bool of numpy. Raises ArgumentError."""
+    if isinstance(value, (str, bytes)) or value not in (True, False):
+        raise ArgumentError(name, f"must be True or False, not {value!r}")
+    return bool(value)
+
+
 def real(name: str, value: object) -> float:
     """`value` as a float: any real number, but no bool and no text. Raises ArgumentError."""
     try:

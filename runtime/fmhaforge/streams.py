@@ -15,16 +15,25 @@ def stream_handle(stream: object) -> int:
     """
     if stream is None:
         raise ArgumentError("stream", "is needed; give a stream, or 0 for the default stream")
+    try:
+        handle = _told(stream)
+    except Exception as error:  # whatever another library's object raises, such as one whose context is gone
+        raise ArgumentError("stream", f"a {type(stream).__name__} does not give its handle: {error!r}") from error
+    return _checked(stream, handle)
+
+
+def _told(stream: object) -> object:
+    """What a stream object says that its handle is."""
     if hasattr(stream, "__cuda_stream__"):
         protocol = stream.__cuda_stream__
         found = protocol() if callable(protocol) else protocol
-        return _checked(stream, found[1] if isinstance(found, (tuple, list)) and len(found) == 2 else None)
+        return found[1] if isinstance(found, (tuple, list)) and len(found) == 2 else None
     for attribute in ("cuda_stream", "ptr"):  # torch, cupy
         if isinstance(getattr(stream, attribute, None), int):
-            return _checked(stream, getattr(stream, attribute))
+            return getattr(stream, attribute)
     if type(stream).__name__ in ("CUstream", "cudaStream_t"):
-        return _checked(stream, int(stream))  # type: ignore[call-overload]
-    return _checked(stream, stream)
+        return int(stream)  # type: ignore[call-overload]
+    return stream
 
 
 def _checked(stream: object, handle: object) -> int:

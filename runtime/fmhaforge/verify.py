@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from .bundle import CHECKSUMS, Bundle
+from .bundle import CHECKSUMS, Bundle, read_file
 from .elf import cubin_header
+from .errors import BundleError
 from .metadata import Row
 
 
@@ -66,9 +67,9 @@ def _listed_problem(folder: Path, name: str, digest: str, present: set[str], con
     if name not in present:
         return f"is missing, {CHECKSUMS} lists it"
     try:
-        data = (folder / name).read_bytes()
-    except OSError as error:
-        return f"cannot be read: {error.strerror}"
+        data = read_file(folder / name)
+    except BundleError as error:
+        return error.reason
     contents[name] = data
     found = hashlib.sha256(data).hexdigest()
     return None if found == digest else f"has SHA-256 {found}, {CHECKSUMS} says {digest}"

@@ -16,6 +16,7 @@ from fmhaforge.locate import find_bundle
 from fmhaforge.verify import verify
 
 SMS = (80, 86, 87, 89, 90, 100, 101, 110, 120, 121)
+CUBIN = "cubins/sm_80/fmha_v2_d128.cubin"
 
 
 @pytest.fixture(scope="module")
@@ -77,6 +78,16 @@ def test_a_named_pipe_is_no_file(copy):
     os.mkfifo(copy / "metadata.json")
     with pytest.raises(BundleNotFoundError):
         fmhaforge.open(copy)
+
+
+@pytest.mark.parametrize("name", ["SHA256SUMS", CUBIN])
+def test_a_named_pipe_is_not_waited_for(copy, name):
+    (copy / name).unlink()
+    os.mkfifo(copy / name)
+    with pytest.raises(IntegrityError, match=f"{name}: is no regular file"):
+        fmhaforge.open(copy).read(name, "0" * 64)
+    if name == CUBIN:
+        assert (CUBIN, "is no regular file; fetch the bundle again") in findings(copy)
 
 
 def put(*path):
@@ -187,9 +198,6 @@ def findings(path):
 def test_verify_a_good_bundle(small):
     result = verify(fmhaforge.open(small))
     assert result and result.rows == 4 and result.files == len([path for path in small.rglob("*") if path.is_file()]) - 1
-
-
-CUBIN = "cubins/sm_80/fmha_v2_d128.cubin"
 
 
 def test_verify_finds_every_kind_of_damage(copy):
