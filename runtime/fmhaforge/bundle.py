@@ -163,13 +163,13 @@ def open(path: str | os.PathLike, driver: Driver | None = None) -> Bundle:  # no
 
 
 def _is(path: Path, kind: Callable[[int], bool]) -> bool:
-    """Whether a path leads to something of a kind. Raises BundleError when that cannot be found out."""
+    """Whether a path leads to something of a kind. Raises BundleNotFoundError when that cannot be found out."""
     try:
         return kind(path.stat().st_mode)
     except (FileNotFoundError, NotADirectoryError, ValueError):
         return False
     except OSError as error:
-        raise BundleError(path, f"cannot be looked at: {error.strerror}; check the path and its permissions") from error
+        raise BundleNotFoundError(path, f"cannot be looked at: {error.strerror}; check the path and its permissions") from error
 
 
 def read_checksums(folder: Path) -> dict[str, str]:
@@ -208,5 +208,7 @@ def read_file(path: Path) -> bytes:
             return file.read()
     except FileNotFoundError:
         raise IntegrityError(path, "is missing; fetch the bundle again") from None
+    except IsADirectoryError:
+        raise IntegrityError(path, "is a folder; fetch the bundle again") from None
     except OSError as error:
-        raise BundleError(path, f"cannot be read: {error.strerror}; check its permissions") from error
+        raise BundleError(path, f"cannot be read: {error.strerror}; check the path and its permissions") from error

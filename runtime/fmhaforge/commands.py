@@ -14,13 +14,18 @@ from . import selftest
 from .bundle import Bundle
 from .diff import diff
 from .doctor import PROBLEM, diagnose
-from .errors import BundleError
+from .dtypes import mask_name
+from .errors import BundleError, BundleNotFoundError
 from .locate import find_bundle
+from .metadata import Operation
 from .query import Query, Support
 from .request import request
 from .verify import verify as verify_bundle
 
 YES, NO = 0, 1
+
+MOST_ELEMENTS = 1 << 24
+"""Most elements of q, k and v together that `run` makes a case of."""
 
 LIST_COLUMNS = ("variant", "sm", "operation", "mask", "head_dim", "kv_layout", "dtype", "family", "registers", "spill_bytes",
                 "smem_bytes", "cubin_bytes", "validated")
@@ -33,6 +38,10 @@ class UsageError(Exception):
 def list_rows(options: argparse.Namespace) -> int:
     """`fmhaforge list`"""
     bundle = _open(options)
+    if options.plans and not options.json:
+        raise UsageError("--plans is for --json; give that too")
+    if options.op is not None:
+        _operation(options, bundle)
     rows = [row.raw for row in bundle.metadata.rows
             if options.op in (None, row.operation) and options.sm in (None, row.sm)
             and (options.variant is None or fnmatchcase(row.variant, options.variant))]
@@ -79,7 +88,7 @@ def verify(options: argparse.Namespace) -> int:
         result = verify_bundle(bundles.open(path))
         findings = [{"file": finding.file, "reason": finding.reason} for finding in result.findings]
         summary = f"{result.rows} rows, {result.files} files, {result.size} bytes"
-    except bundles.BundleNotFoundError:
+    except BundleNotFoundError:
         raise
     except BundleError as error:
         findings, summary = [{"file": error.path, "reason": error.reason}], "not read"
@@ -95,11 +104,12 @@ def verify(options: argparse.Namespace) -> int:
 def doctor(options: argparse.Namespace) -> int:
     """`fmhaforge doctor`"""
     try:
-        bundle = _open(options)
-    except BundleError:
-        if options.bundle:
+        path = find_bundle(options.bundle)
+    except BundleNotFoundError:
+        if options.bundle is not None:
             raise
-        bundle = None
+        path = None  # none is stated, and there is none in the usual place
+    bundle = None if path is None else bundles.open(path)
     notes = diagnose(drivers.default(), bundle)
     if options.json:
         _print_json([{"status": note.status, "subject": note.subject, "detail": note.detail} for note in notes])
@@ -113,6 +123,10 @@ def run(options: argparse.Namespace) -> int:
     _check_fault_options(options)
     bundle = _open(options)
     kinds = _kinds(options, bundle)
+    _check_size(options, kinds)
+    devices = bundle.driver.device_count()
+    if options.device >= devices:
+        raise UsageError(f"--device {options.device} does not exist; there are {devices} devices")
     outcomes = [_run_case(options, bundle, *kind, seed=options.seed + index) for kind in kinds for index in range(options.cases)]
     if options.json:
         _print_json([_outcome_json(outcome) for outcome in outcomes])
@@ -147,23 +161,34 @@ def _open(options: argparse.Namespace) -> Bundle:
 
 
 def _query(options: argparse.Namespace, bundle: Bundle) -> Query:
-    operations = bundle.metadata.operations
-    if options.op not in operations:
-        raise UsageError(f"--op {options.op} does not exist; there are {', '.join(operations)}")
-    operation = operations[options.op]
+    operation = _operation(options, bundle)
     mask = options.mask
     if mask is None:
         if len(operation.masks) > 1:
             raise UsageError(f"--mask is needed for {options.op}: {' or '.join(operation.masks)}")
         mask = operation.masks[0]
-    known_masks = sorted({word for one in operations.values() for word in one.masks})
-    if mask not in known_masks:
-        raise UsageError(f"--mask {mask} does not exist; there are {', '.join(known_masks)}")
+    else:
+        _check_mask(options, bundle)
     known = {"num_q_heads": options.heads_q, "num_kv_heads": options.heads_kv, "batch": options.batch,
              operation.seqlen_q_argument: options.seqlen_q}
     flags = {flag: not options.no_small_d64 for flag in operation.flags}
     return request((options.op,), options.head_dim, options.sm, options.dtype, mask, known, flags=flags,
                            **_row_options(options))
+
+
+def _operation(options: argparse.Namespace, bundle: Bundle) -> Operation:
+    """The operation that --op names. Raises UsageError."""
+    operations = bundle.metadata.operations
+    if options.op not in operations:
+        raise UsageError(f"--op {options.op} does not exist; there are {', '.join(operations)}")
+    return operations[options.op]
+
+
+def _check_mask(options: argparse.Namespace, bundle: Bundle) -> None:
+    """Raises UsageError when no operation has the mask that --mask names."""
+    known = sorted({word for operation in bundle.metadata.operations.values() for word in operation.masks})
+    if mask_name(options.mask) not in known:
+        raise UsageError(f"--mask {options.mask} does not exist; there are {', '.join(known)}")
 
 
 def _row_options(options: argparse.Namespace) -> dict[str, object]:
@@ -180,8 +205,13 @@ def _support_json(support: Support) -> dict[str, object]:
 
 def _kinds(options: argparse.Namespace, bundle: Bundle) -> list[tuple[str, str, int]]:
     """The (operation, mask, head_dim) of the bundle that the options ask for."""
+    if options.op is not None:
+        _operation(options, bundle)
+    if options.mask is not None:
+        _check_mask(options, bundle)
+    wanted = None if options.mask is None else mask_name(options.mask)
     kinds = [(row.operation, row.mask, row.head_dim) for row in bundle.metadata.rows
-             if options.op in (None, row.operation) and options.mask in (None, row.mask) and options.head_dim in (None, row.head_dim)
+             if options.op in (None, row.operation) and wanted in (None, row.mask) and options.head_dim in (None, row.head_dim)
              and row.checked == options.checked]
     if not kinds:
         raise UsageError("no row of the bundle matches --op, --mask, --head-dim and --checked; see `fmhaforge list`")
@@ -201,6 +231,15 @@ def _check_fault_options(options: argparse.Namespace) -> None:
         raise UsageError(f"--fault {options.fault} is for checked kernels to report; give --checked too")
     if options.fault and min(options.seqlen_q, options.seqlen_kv) < 1:
         raise UsageError(f"--fault {options.fault} needs a sequence with a query and a key; give --seqlen-q and --seqlen-kv at least 1")
+
+
+def _check_size(options: argparse.Namespace, kinds: Sequence[tuple[str, str, int]]) -> None:
+    """Raises UsageError for cases that plain Python could not hold, before any is made."""
+    rows = options.batch * (options.seqlen_q * options.heads_q + options.seqlen_kv * options.heads_kv)
+    largest = max(head_dim for _, _, head_dim in kinds)
+    if rows * largest > MOST_ELEMENTS:
+        raise UsageError(f"a case of head_dim {largest} would have {rows * largest} elements, at most {MOST_ELEMENTS} are compared on the host; "
+                         "give smaller --batch, --seqlen-q, --seqlen-kv, --heads-q or --heads-kv")
 
 
 def _report(outcome: selftest.Outcome) -> str:

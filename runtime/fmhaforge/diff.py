@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from .bundle import Bundle
+from .bundle import METADATA, Bundle
 
 KINDS = ("added", "removed", "changed")
 
@@ -29,7 +29,11 @@ class Difference:
 
 def diff(old: Bundle, new: Bundle) -> tuple[Difference, ...]:
     """The differences from `old` to `new`; empty when the bundles are equal byte for byte."""
-    return (*_values("", _rest(old), _rest(new)), *_values("", _rows(old), _rows(new)), *_files(old, new))
+    found = (*_values("", _rest(old), _rest(new)), *_values("", _rows(old), _rows(new)), *_files(old, new))
+    digests = old.checksums.get(METADATA), new.checksums.get(METADATA)
+    if not found and digests[0] != digests[1]:  # what no row shows, such as a variant that was built for no SM
+        return (Difference("changed", f"file {METADATA}", *digests),)
+    return found
 
 
 def _rest(bundle: Bundle) -> dict[str, Any]:
@@ -59,7 +63,7 @@ def _values(place: str, old: object, new: object) -> Iterator[Difference]:
 
 def _files(old: Bundle, new: Bundle) -> Iterator[Difference]:
     """Files that the rows do not already speak of."""
-    named = {name for bundle in (old, new) for row in bundle.metadata.rows for name in (row.cubin, row.ptx)} | {"metadata.json"}
+    named = {name for bundle in (old, new) for row in bundle.metadata.rows for name in (row.cubin, row.ptx)} | {METADATA}
     for difference in _values("", old.checksums, new.checksums):
         if difference.place not in named:
             yield replace(difference, place=f"file {difference.place}")

@@ -17,11 +17,13 @@ DIST = "dist"
 
 
 def find_bundle(stated: str | None, environment: Mapping[str, str] = os.environ, folder: Path | None = None) -> Path:
-    """The folder of the bundle: the stated one, else that of FMHAFORGE_BUNDLE, else the newest in ./dist.
+    """The folder of the bundle: the stated one, which may not be empty, else that of FMHAFORGE_BUNDLE, else the newest in ./dist.
 
     The newest is the one with the highest version in its metadata, and of equal ones the last written. Raises
     BundleNotFoundError.
     """
+    if stated == "":
+        raise BundleNotFoundError("--bundle", "is empty; give the folder of a bundle")
     chosen = stated or environment.get(VARIABLE)
     if chosen:
         return Path(chosen)
@@ -36,6 +38,6 @@ def _age(path: Path) -> tuple[tuple[int, ...], float]:
     try:
         version = json.loads((path / METADATA).read_bytes())["version"]
         numbers = tuple(int(number) for number in re.findall(r"\d+", version))
-    except (OSError, ValueError, KeyError, TypeError):
-        numbers = ()
-    return numbers, (path / METADATA).stat().st_mtime
+        return numbers, (path / METADATA).stat().st_mtime
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return (), 0.0  # the last choice; opening it says what is wrong

@@ -169,6 +169,8 @@ def _steps(metadata: Metadata, query: Query) -> Iterable[_Step]:
     if query.route == ROUTE_PTX:
         portable = tuple(name for name in metadata.families if name not in metadata.exact_families)
         yield _equal("family", portable)
+    if query.row_sm is not None:
+        yield _Step("row_sm", query.row_sm, _sm_of, query.row_sm.__eq__)
     sms = row_sms(metadata, query)
     exact = metadata.exact_families
 
@@ -176,6 +178,10 @@ def _steps(metadata: Metadata, query: Query) -> Iterable[_Step]:
         sm, family = have  # type: ignore[misc]
         return sm in sms and (family not in exact or sm == query.sm)
     yield _Step("sm", query.sm, lambda row: (row.sm, row.family), serves)
+
+
+def _sm_of(row: Row) -> object:
+    return row.sm
 
 
 def _equal(name: str, wanted: tuple) -> _Step:

@@ -55,9 +55,10 @@ def verify(bundle: Bundle) -> Verification:
 
 
 def _files(folder: Path) -> Iterator[str]:
-    for parent, _, names in os.walk(folder):
-        for name in names:
-            yield (Path(parent) / name).relative_to(folder).as_posix()
+    """Every file of the bundle, and every link: one to a folder is not followed."""
+    for parent, folders, names in os.walk(folder):
+        for path in (*(Path(parent) / name for name in names), *(Path(parent) / name for name in folders if os.path.islink(os.path.join(parent, name)))):
+            yield path.relative_to(folder).as_posix()
 
 
 def _listed_problem(folder: Path, name: str, digest: str, present: set[str], contents: dict[str, bytes]) -> str | None:

@@ -81,6 +81,20 @@ def test_a_named_pipe_is_no_file(copy):
 
 
 @pytest.mark.parametrize("name", ["SHA256SUMS", CUBIN])
+def test_a_folder_is_no_file(copy, name):
+    (copy / name).unlink()
+    (copy / name).mkdir()
+    with pytest.raises(IntegrityError, match=f"{name}: is a folder; fetch the bundle again"):
+        fmhaforge.open(copy).read(name, "0" * 64)
+
+
+def test_verify_finds_links_that_nobody_lists(copy, tmp_path):
+    (copy / "cubins/more").symlink_to(tmp_path)
+    (copy / "dangling").symlink_to("nowhere")
+    assert findings(copy) == {(name, "is not listed in SHA256SUMS") for name in ("cubins/more", "dangling")}
+
+
+@pytest.mark.parametrize("name", ["SHA256SUMS", CUBIN])
 def test_a_named_pipe_is_not_waited_for(copy, name):
     (copy / name).unlink()
     os.mkfifo(copy / name)
@@ -287,6 +301,12 @@ def differences(old, new):
 
 def test_equal_bundles(small, copy):
     assert differences(small, copy) == {}
+
+
+def test_a_difference_that_no_row_shows(small, copy):
+    rewrite_metadata(copy, lambda document: document["variants"][0].update(sms=[80]))
+    difference, = diff(fmhaforge.open(small), fmhaforge.open(copy))
+    assert (difference.kind, difference.place) == ("changed", "file metadata.json") and difference.old != difference.new
 
 
 def test_differences(small, copy):

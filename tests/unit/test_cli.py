@@ -76,18 +76,60 @@ def test_query_small_tiles(capsys, more, variants):
     (with_value("--sm", "sm_87"), "--sm"), (with_value("--op", "conv"), "--op conv does not exist"),
     (with_value("--mask", "causel"), "--mask causel does not exist; there are bidirectional, causal, padding, sliding_causal, vision_block"), (QUERY + ["--mas", "x"], "--mas"),
     (["query", "--op", "llm"], "required"), (["list", "--bundle", "/nonexistent"], "/nonexistent: is no folder"),
-    (["run", "--op", "conv"], "no row of the bundle matches"), (["diff", "/nonexistent", "/nonexistent"], "no folder")])
+    (["run", "--op", "conv"], "--op conv does not exist; there are llm"), (["run", "--mask", "causel"], "--mask causel does not exist; there are"),
+    (["run", "--head-dim", "63"], "no row of the bundle matches"), (["list", "--op", "conv"], "--op conv does not exist; there are llm"),
+    (["list", "--plans"], "--plans is for --json"), (["list", "--bundle", ""], "--bundle: is empty; give the folder of a bundle"),
+    (["doctor", "--bundle", ""], "--bundle: is empty"), (["verify", "--bundle", "x" * 5000], "cannot be looked at: File name too long"), (["diff", "/nonexistent", "/nonexistent"], "no folder")])
 def test_bad_usage(capsys, arguments, word):
     status, out, err = call(capsys, *arguments)
     assert status == 2 and out == "" and word in err and err.count("\n") == 1
 
 
 @pytest.mark.parametrize("option, value, limit", [("--batch", "0", "1 .. 2147483647"), ("--cases", "0", "1 .. 2147483647"), ("--seqlen-q", "-1", "0 .. 2147483647"),
+                                                  ("--device", "-1", "0 .. 2147483647"), ("--heads-q", "0", "1 .. 2147483647"), ("--heads-kv", "-2", "1 .. 2147483647"),
                                                   ("--seqlen-kv", "99999999999", "0 .. 2147483647"), ("--cases", "many", "an integer, not 'many'")])
 def test_numbers_that_make_no_case(capsys, option, value, limit):
     """No case is no success."""
     status, out, err = call(capsys, "run", option, value)
     assert status == 2 and out == "" and f"argument {option}: must be " in err and limit in err and err.count("\n") == 1
+
+
+@pytest.mark.parametrize("arguments", [["--batch", "2147483647"], ["--seqlen-kv", "1000000", "--batch", "9"], ["--heads-q", "1000000"]])
+def test_cases_that_no_host_could_compare(capsys, arguments):
+    status, out, err = call(capsys, "run", "--op", "vit", *arguments)
+    assert status == 2 and out == "" and "elements, at most 16777216 are compared on the host; give smaller --batch" in err and err.count("\n") == 1
+
+
+def test_run_on_a_device_that_does_not_exist(capsys, monkeypatch):
+    monkeypatch.setattr("fmhaforge.driver.default", lambda: Driver(FakeGpu([], 90)))
+    assert call(capsys, "run", "--device", "1") == (2, "", "fmhaforge run: --device 1 does not exist; there are 1 devices\n")
+
+
+def test_run_without_a_driver_makes_no_case(capsys, monkeypatch):
+    def none():
+        raise fmhaforge.DriverMissingError("no CUDA driver can be used")
+    monkeypatch.setattr(Driver, "device_count", lambda driver: none())
+    monkeypatch.setattr("fmhaforge.selftest.random_case", None)
+    assert call(capsys, "run") == (2, "", "fmhaforge run: no CUDA driver can be used\n")
+
+
+def test_doctor_says_that_the_stated_bundle_is_damaged(capsys, bundle_path, tmp_path, monkeypatch):
+    monkeypatch.setattr("fmhaforge.driver.default", lambda: Driver(FakeGpu([], 90)))
+    copy = shutil.copytree(bundle_path, tmp_path / "copy")
+    (copy / "SHA256SUMS").unlink()
+    monkeypatch.setenv("FMHAFORGE_BUNDLE", str(copy))
+    status, out, err = call(capsys, "doctor")
+    assert status == 2 and out == "" and "SHA256SUMS: is missing" in err
+    monkeypatch.delenv("FMHAFORGE_BUNDLE")
+    monkeypatch.chdir(tmp_path)
+    assert call(capsys, "doctor")[0] == 0, "no bundle is no problem"
+
+
+def test_masks_in_capitals_and_rows_of_another_sm(capsys):
+    arguments = ["query", "--op", "llm", "--head-dim", "128", "--sm", "90", "--mask", "CAUSAL"]
+    assert call(capsys, *arguments)[:2] == (0, "yes: fmha_v2_d128 (cubin of SM 90)\n")
+    status, out, _ = call(capsys, *arguments, "--row-sm", "91")
+    assert status == 1 and out.startswith("no: row_sm 91 is not served (there are 80, 86, 87, 89, 90, 100, ") and "nearest: fmha_v2_d128 (row_sm 90)" in out
 
 
 @pytest.mark.parametrize("command", ["", "list", "query", "explain", "verify", "doctor", "run", "diff"])
