@@ -15,13 +15,13 @@ Queries need no driver. Running needs cuda-python and a GPU; tensors come from a
 
 from .bundle import Bundle, open
 from .dtypes import INT_MAX, MaskType
-from .errors import (AlignmentError, ArgumentError, BundleError, BundleNotFoundError, CaptureError, DeviceError, DriverError,
+from .errors import (AlignmentError, ArgumentError, BundleError, BundleNotFoundError, CaptureError, CLibraryError, DeviceError, DriverError,
                      DriverMissingError, DtypeError, EmptyLibraryError, FaultReported, FmhaForgeError, ForkedError, IntegrityError,
                      LoadError, ReadOnlyError, SchemaError, ShapeError, StrideError, UnsupportedError)
 from .query import Query, Support
 from .runner import Runner
 
-__all__ = ["INT_MAX", "AlignmentError", "ArgumentError", "Bundle", "BundleError", "BundleNotFoundError", "CaptureError",
+__all__ = ["INT_MAX", "AlignmentError", "ArgumentError", "Bundle", "BundleError", "BundleNotFoundError", "CLibraryError", "CaptureError",
            "DeviceError", "DriverError", "DriverMissingError", "DtypeError", "EmptyLibraryError", "FaultReported", "FmhaForgeError",
            "ForkedError", "IntegrityError", "LoadError", "MaskType", "Query", "ReadOnlyError", "Runner", "SchemaError", "ShapeError",
            "StrideError", "Support", "UnsupportedError", "open"]

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from . import cstruct, scalars
 from .cstruct import CheckedStructure
-from .errors import ArgumentError, FmhaForgeError
+from .errors import ArgumentError, CLibraryError
 from .metadata import Operation
 
 ABI_VERSION = 1
@@ -36,19 +36,6 @@ _CTYPES = {"ptr": ctypes.c_void_p, "i32": ctypes.c_int32, "i64": ctypes.c_int64,
 def _status(number: int) -> str:
     """The word of a status, also for one of a newer library."""
     return STATUSES[number] if 0 <= number < len(STATUSES) else f"STATUS_{number}"
-
-
-class CLibraryError(FmhaForgeError):
-    """A call into the C library failed. `status` is a word of STATUSES, `reason` the library's sentence."""
-
-    def __init__(self, call: str, status: str, reason: str):
-        super().__init__(call, status, reason)
-        self.call = call
-        self.status = status
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return f"{self.call}: {self.reason}"
 
 
 class Problem(CheckedStructure):

@@ -346,7 +346,7 @@ def _member(enumeration: Any, prefix: str, name: str) -> Any:
 def _bindings() -> Any:
     try:
         return importlib.import_module("cuda.bindings.driver")
-    except ImportError as error:
+    except (ImportError, OSError, RuntimeError) as error:  # bindings that are not there, or that do not find what they need
         raise DriverMissingError(f"cuda.bindings cannot be imported ({error}); install cuda-python") from error
 
 

@@ -19,10 +19,13 @@
     |-- DriverMissingError       cuda.bindings or libcuda cannot be loaded
     |-- DriverError              a driver call failed; `.call`, `.code`, `.status`
     |-- ForkedError              the driver was initialised before fork(), and is used in the child
+    |-- CLibraryError            a call into the bundle's C library failed; `.call`, `.status`, `.reason`
     |-- FaultReported            a checked kernel met a wrong page id or length; `.kind`, `.batch`, `.entry`, `.value`
     `-- LoadError                a cubin cannot be made ready
         |-- EmptyLibraryError    it loaded, but holds no kernel
         `-- CaptureError         a first load, or a checked launch, during stream capture
+
+All of them survive pickling, so that a process pool can hand them on.
 """
 
 from __future__ import annotations
@@ -35,6 +38,17 @@ if TYPE_CHECKING:
 
 class FmhaForgeError(Exception):
     """Base of everything this package raises on purpose."""
+
+    def __reduce__(self) -> tuple:
+        return _remade, (type(self), self.args, self.__dict__)
+
+
+def _remade(kind: type[FmhaForgeError], arguments: tuple, attributes: dict) -> FmhaForgeError:
+    """An error as it was pickled: its message and attributes, without another call of its constructor."""
+    error = kind.__new__(kind)
+    error.args = arguments
+    error.__dict__.update(attributes)
+    return error
 
 
 class BundleError(FmhaForgeError):
@@ -112,6 +126,16 @@ class DriverError(FmhaForgeError):
         self.call = call
         self.code = code
         self.status = status
+
+
+class CLibraryError(FmhaForgeError):
+    """A call into the C library failed. `status` is a word of `clib.STATUSES`, `reason` the library's sentence."""
+
+    def __init__(self, call: str, status: str, reason: str):
+        super().__init__(f"{call}: {reason}")
+        self.call = call
+        self.status = status
+        self.reason = reason
 
 
 class ForkedError(FmhaForgeError):

@@ -8,10 +8,10 @@ import threading
 from collections.abc import Mapping
 
 from . import layout
-from .clib import CLibrary, CLibraryError, make_args
+from .clib import CLibrary, make_args
 from .cstruct import CheckedStructure
 from .driver import Place
-from .errors import ArgumentError, CaptureError, ForkedError, LoadError
+from .errors import ArgumentError, CaptureError, CLibraryError, ForkedError, LoadError
 from .metadata import Row
 from .query import ROUTE_CUBIN
 from .runner import Runner
@@ -55,7 +55,7 @@ class PreparedLaunch:
         return self._args
 
     def __call__(self) -> None:
-        """Enqueues the work. Raises CLibraryError, or LoadError for a row that cannot be loaded."""
+        """Enqueues the work. Raises CLibraryError (a value that the library refuses, a launch that fails), or LoadError when the row cannot be loaded."""
         status = self._launch(self._handle, self._address, self._stream)
         if status:
             _check(self._library, self.row, self._name, status)
@@ -83,7 +83,7 @@ class LibraryRunner(Runner):
 
         Returns None when there is nothing to launch. Raises what the function raises.
         """
-        if not function.startswith("run") or not hasattr(Runner, function):
+        if not isinstance(function, str) or not function.startswith("run") or not hasattr(Runner, function):
             raise ArgumentError("function", f"{function!r} is no function that launches; use run, run_paged, run_paged_ragged, run_padding, "
                                             "run_vision_block or run_vit")
         self._preparing.launches = []

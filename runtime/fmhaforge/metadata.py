@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import PurePosixPath
 from typing import Any
 
 from . import plan_check
@@ -124,7 +125,7 @@ def parse(data: bytes, path: object) -> Metadata:
     """Reads the bytes of `metadata.json`; `path` is used in messages. Raises SchemaError naming the field."""
     try:
         document = json.loads(data)
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # no UTF-8, no JSON, or a number of thousands of digits
         raise SchemaError(path, f"is not JSON ({error}); rebuild the bundle or fetch it again") from error
     fields = Fields(path, "", document)
     version = fields.get("schema_version", int)
@@ -197,17 +198,34 @@ def _select(fields: Fields) -> Select:
 
 
 def _row(fields: Fields) -> Row:
-    texts = ("variant", "operation", "mask", "kv_layout", "dtype", "family", "cubin", "cubin_sha256", "ptx", "ptx_sha256",
-             "ptx_target", "arch", "symbol")
+    texts = ("variant", "operation", "mask", "kv_layout", "dtype", "family", "cubin_sha256", "ptx_sha256", "ptx_target", "arch")
     numbers = ("sm", "head_dim", "cubin_bytes", "registers", "spill_bytes", "smem_bytes", "static_smem_bytes", "threads")
     return Row(
         **{key: fields.get(key, str) for key in texts},
+        **{key: _path(fields, key) for key in ("cubin", "ptx")},
+        symbol=_plain(fields, "symbol"),
         **{key: fields.at_least(key, 0) for key in numbers},
         **{key: fields.get(key, bool) for key in ("checked", "validated")},
         select=_select(fields.child("select")) if fields.values.get("select") is not None else None,
         plan=read_plan(fields.child("plan")),
         raw=fields.values,
     )
+
+
+def _plain(fields: Fields, key: str) -> str:
+    text = fields.get(key, str)
+    if not (text.isascii() and text.isprintable()):
+        raise fields.error(key, f"must be printable ASCII, not {text!r}")
+    return text
+
+
+def _path(fields: Fields, key: str) -> str:
+    """The path of a file of the bundle."""
+    text = _plain(fields, key)
+    path = PurePosixPath(text)
+    if path.is_absolute() or ".." in path.parts:
+        raise fields.error(key, f"is {text}, which leads out of the bundle")
+    return text
 
 
 def _check_references(metadata: Metadata, fields: Fields) -> None:

@@ -168,6 +168,9 @@ def map_of(**change):
     (lambda document: (put("rows", 0, "plan", "block", [-32, -4, 1])(document), put("rows", 0, "threads", 128)(document)), r"plan.block is \[-32, -4, 1\]"),
     (lambda document: (put("rows", 0, "plan", "block", [2048, 1, 1])(document), put("rows", 0, "threads", 2048)(document)), "1 to 1024 threads"),
     (lambda document: (put("rows", 0, "plan", "smem_bytes", 1 << 40)(document), put("rows", 0, "smem_bytes", 1 << 40)(document)), "which is no size"),
+    (put("rows", 0, "symbol", "\u00fc"), r"rows\[0\].symbol must be printable ASCII"),
+    (put("rows", 0, "cubin", "a\0b"), r"rows\[0\].cubin must be printable ASCII"), (put("rows", 0, "ptx", "/etc/passwd"), "ptx is /etc/passwd, which leads out"),
+    (put("rows", 0, "cubin", "cubins/../../x"), "which leads out of the bundle"),
     (put("rows", 0, "static_smem_bytes", -1), r"rows\[0\].static_smem_bytes must be at least 0, not -1"),
     (put("targets", 0, "smem_limit", -1), r"targets\[0\].smem_limit must be at least 0, not -1"),
     (put("operations", "llm", "arguments", 0, "alignment", 1), "llm.arguments q is aligned to 1 bytes, but its elements are float16"),
@@ -190,7 +193,7 @@ def test_a_row_twice(copy):
         fmhaforge.open(copy)
 
 
-@pytest.mark.parametrize("data", [b"", b"{", b"[]", b"\xff\xfe", b"null", b"[" * 100000])
+@pytest.mark.parametrize("data", [b"", b"{", b"[]", b"\xff\xfe", b"null", b"[" * 100000, b"[" + b"9" * 5000 + b"]"])
 def test_metadata_that_is_no_json_object(copy, data):
     rewrite(copy, "metadata.json", lambda _: data)
     with pytest.raises(SchemaError):
