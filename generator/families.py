@@ -155,6 +155,7 @@ HOPPER = FamilyRule(
         TileField("consumer_registers", _steps(24, 256, 8), "registers of a consumer thread", default=240),
         TileField("columns", (1, 2), "consumers that share their rows and split the output's columns", default=1),
         TileField("blocks_per_sm", (1, 2, 3, 4), "blocks that an SM holds at once: more hide the start and the end of short query tiles", default=1),
+        TileField("q_stages", (1, 2), "query tiles in shared memory: with 2, the next one's first scores are computed with this one's last values", default=1),
     ),
     (
         # A warpgroup waits for registers that others give back: what they have together is what the block gets at launch, 65,536
@@ -165,6 +166,8 @@ HOPPER = FamilyRule(
               "with two blocks per SM"),
         Check("ring_holds_a_step", "multiple", "2", "stages * (columns - 1) + (2 - columns)", "with columns 2 the ring holds the two tiles of a "
               "step, so stages must be 2"),
+        Check("one_q_for_shared_rows", "at_most", "q_stages * columns", "2", "consumers that share their rows have one Q buffer: q_stages must be 1 "
+              "with columns 2"),
         Check("rows_split", "multiple", "64 * consumers", "m * columns", "each group of `columns` consumers takes 64 rows, so m must be "
               "64 x consumers / columns"),
         Check("rows_covered", "multiple", "m * columns", "64 * consumers", "each group of `columns` consumers takes 64 rows, so m must be "

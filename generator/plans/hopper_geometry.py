@@ -9,8 +9,7 @@ MMA_K = 16
 WARPGROUP = 128
 ROWS = 64  # query rows of a warpgroup: the M of wgmma
 BARRIER_BYTES = 8
-#: Notices (what a query tile is): two in flight and the producer's draft of the next; and the 32-bit words of one.
-NOTICES = 3
+#: 32-bit words of a notice: what a query tile is.
 NOTICE_WORDS = 16
 #: Columns of a TMA box: a row of it is one row of the 128-byte swizzle.
 BOX = 64
@@ -22,7 +21,7 @@ def _round_up(value: int, multiple: int) -> int:
 
 @dataclass(frozen=True)
 class Geometry:
-    """Sizes of a kernel. Shared memory holds Q (64 rows per row group), the K ring, the V ring, shared probabilities, exchanged
+    """Sizes of a kernel. Shared memory holds the Q ring (64 rows per row group each), the K ring, the V ring, shared probabilities, exchanged
     row values, barriers and notices.
 
     With `columns` = 2 (head_dim 512) two consumers share their 64 rows: each computes the scores of its own n keys of a step, and
@@ -41,6 +40,7 @@ class Geometry:
     consumer_registers: int
     columns: int = 1
     blocks_per_sm: int = 1
+    q_stages: int = 1
 
     @property
     def dim(self) -> int:
@@ -68,6 +68,11 @@ class Geometry:
         return self.consumers // self.columns
 
     @property
+    def in_turns(self) -> bool:
+        """Whether consumers issue in turn; those that share rows don't."""
+        return self.row_groups > 1
+
+    @property
     def step(self) -> int:
         """Keys of a step: one K/V tile for each consumer that shares the rows."""
         return self.n * self.columns
@@ -89,7 +94,7 @@ class Geometry:
 
     @property
     def k_offset(self) -> int:
-        return self.row_groups * self.q_elements
+        return self.q_stages * self.row_groups * self.q_elements
 
     @property
     def v_offset(self) -> int:
@@ -117,7 +122,12 @@ class Geometry:
 
     @property
     def barriers(self) -> int:
-        return 2 * (2 * self.stages + 1)
+        return 2 * (2 * self.stages + self.q_stages)
+
+    @property
+    def notices(self) -> int:
+        """One for each position in the Q ring, and the producer's draft of the next."""
+        return 2 * self.q_stages + 1
 
     @property
     def notice_offset(self) -> int:
@@ -126,10 +136,11 @@ class Geometry:
 
     @property
     def shared_bytes(self) -> int:
-        return ELEMENT_BYTES * self.notice_offset + 4 * NOTICES * NOTICE_WORDS
+        return ELEMENT_BYTES * self.notice_offset + 4 * self.notices * NOTICE_WORDS
 
 
 def geometry(spec) -> Geometry:
     """The geometry that a kernel's spec asks for."""
     t = spec.tile
-    return Geometry(spec.head_dim, t.m, t.n, t.consumers, t.stages, t.producer_registers, t.consumer_registers, t.columns, t.blocks_per_sm)
+    return Geometry(spec.head_dim, t.m, t.n, t.consumers, t.stages, t.producer_registers, t.consumer_registers, t.columns, t.blocks_per_sm,
+                    t.q_stages)

@@ -31,6 +31,16 @@ def test_dense_plan():
     assert plan.param_layout()[:4] == ((0, 128), (128, 128), (256, 128), (384, 8))
 
 
+def test_a_second_q_buffer():
+    spec = _spec("llm", 128, "causal", {**PAIR, "q_stages": 2})
+    g = geometry(spec)
+    assert (g.k_offset, g.barriers, g.notices) == (2 * 128 * 128, 12, 5)
+    # Two Q of 128 x 128, two stages of K and of V of 128 x 128; 12 barriers of 8 bytes; a notice for each of 2 x 2 positions and the draft.
+    assert plan_for_spec(spec).smem_bytes == 2 * 6 * 128 * 128 + 12 * 8 + 5 * 64
+    with pytest.raises(TileError, match="q_stages must be 1 with columns 2"):
+        FAMILY_RULES["hopper"].tile({**SPLIT, "q_stages": 2}, 512)
+
+
 def test_dense_maps():
     q, k, _ = plan_for_spec(_spec("llm", 128, "causal", PAIR)).params[:3]
     assert q.map.dims == ("128", "max(seqlen_q, 1)", "max(num_q_heads, 1)", "max(batch, 1)")

@@ -139,9 +139,9 @@ def test_only_cases_of_all_tiles_count():
 
 
 def test_defaults_are_written_only_where_the_manifest_writes_them(text):
-    """d128 has `stages: 2` written out for SM 90; nobody writes blocks_per_sm: 1 or columns: 1."""
+    """d128 has `stages: 2` and a `q_stages` written out for SM 90; nobody writes blocks_per_sm: 1 or columns: 1."""
     tile = FAMILY_RULES["hopper"].tile(dict(TILE, n=160), 128)
     changed = tiles.with_tiles(text, 90, "hopper", {"fmha_v2_d128": tile})
     line, = (line for line in changed.splitlines() if "n: 160" in line)
     assert line == ("     overrides: [{sms: [90], family: hopper, tile: {m: 128, n: 160, consumers: 2, stages: 2, producer_registers: 40, "
-                    "consumer_registers: 232}}]}")
+                    "consumer_registers: 232, q_stages: 1}}]}")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The kernel: barriers set up, then one producer and its consumers, each looping over the block's query tiles.
 
-              +-------- full --------+         Q: one buffer    K, V: a ring of buffers each
+              +-------- full --------+         Q, K, V: a ring of buffers each
     producer -+-> Q, K, V in shared  +-> consumer 0 (64 rows)   S = Q K^T, softmax, O += P V, store
     (1 warp,  |                      +-> consumer 1 (64 rows)
      TMA)  <--+------- empty --------+   ...
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import cutlass
 import cutlass.cute as cute
 from cutlass import Float16, GridConstant, Int32, Int64
 from cutlass.experimental.cuda import TensorMap
@@ -19,7 +20,7 @@ from cutlass.experimental.cuda import TensorMap
 from ...plans.hopper import scalar_parameters
 from ...plans.hopper_geometry import WARPGROUP, geometry
 from ..ops import Fixed
-from .barriers import Barriers
+from .barriers import Barriers, give_turn
 from .consumer import Consumer
 from .producer import Producer
 from .split import SplitConsumer
@@ -49,7 +50,7 @@ class Attention(Fixed):
         a = SimpleNamespace(**dict(zip(self.names, values)))
         storage = cute.arch.get_dyn_smem(Float16, alignment=1024)
         barriers = Barriers(cute.recast_ptr(storage + g.barrier_offset, dtype=Int64), g)
-        board = Board(cute.recast_ptr(storage + g.notice_offset, dtype=Int32))
+        board = Board(cute.recast_ptr(storage + g.notice_offset, dtype=Int32), g.notices)
         thread, _, _ = cute.arch.thread_idx()
         block, _, _ = cute.arch.block_idx()
         blocks, _, _ = cute.arch.grid_dim()
@@ -60,6 +61,8 @@ class Attention(Fixed):
         group = cute.arch.make_warp_uniform(thread // WARPGROUP)
         if group == 0:
             cute.arch.setmaxregister_decrease(g.producer_registers)
+            if cutlass.const_expr(g.in_turns):
+                give_turn(0)
             if thread < 32:
                 Producer(g, problem, maps, storage, barriers, board, thread).run()
         else:

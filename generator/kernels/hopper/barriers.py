@@ -14,7 +14,8 @@ from ...plans.hopper_geometry import WARPGROUP, Geometry
 from ..ops import Fixed, select
 
 WARPS = WARPGROUP // 32
-#: Named barrier 0 is the block's own; one for each consumer follows (turns), then one for each consumer (private), then two that are joint.
+#: Named barrier 0 is the block's own; one for each consumer follows (turns: two warpgroups, who has it and who gets it), then one for each
+#: consumer (private), then two that are joint.
 TURN = 1
 PRIVATE = 5
 #: Two for the consumers that share their rows.
@@ -36,6 +37,8 @@ class Ring(Fixed):
             cute.arch.mbarrier_init(self.pointer + (self.stages + stage), self.readers)
 
     def stage(self, position):
+        if self.stages == 1:
+            return Int32(0)
         return select(position >= self.stages, position - self.stages, position)
 
     def phase(self, position):
@@ -73,19 +76,29 @@ class Ring(Fixed):
 
 
 class Barriers(Fixed):
-    """All barriers of a block: K ring, V ring and the one Q buffer."""
+    """All barriers of a block: K ring, V ring and Q ring."""
 
     def __init__(self, pointer, geometry: Geometry):
         g = geometry
         self.k = Ring(pointer, g.stages, WARPS * g.row_groups)
         self.v = Ring(pointer + 2 * g.stages, g.stages, WARPS * g.consumers)
-        self.q = Ring(pointer + 4 * g.stages, 1, WARPS * g.consumers)
+        self.q = Ring(pointer + 4 * g.stages, g.q_stages, WARPS * g.consumers)
 
     def initialise(self):
         """By one thread, before the block's first barrier."""
         for ring in (self.k, self.v, self.q):
             ring.initialise()
         cute.arch.mbarrier_init_fence()
+
+
+def wait_turn(number):
+    """Consumer `number`: until the turn is its own."""
+    cute.arch.barrier(barrier_id=TURN + number, number_of_threads=2 * WARPGROUP)
+
+
+def give_turn(number):
+    """Hands the turn to consumer `number`; by all threads of another warpgroup."""
+    cute.arch.barrier_arrive(barrier_id=TURN + number, number_of_threads=2 * WARPGROUP)
 
 
 def joint_any(flag, consumers: int):

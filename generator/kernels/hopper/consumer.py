@@ -9,6 +9,11 @@ P V of the previous one are in flight together, and with several consumers one c
     for each further tile i:   issue S(i) = Q K(i);  issue O += P(i-1) V(i-1)
                                wait for S(i);  softmax S(i);  wait for O;  correct O if the reference moved;  P(i) = S(i)
     O += P(last) V(last)
+
+With two Q buffers the next query tile begins where this one ends, as if its first key tile were one more of this one's:
+
+                               issue S(0) of the next;  issue O += P(last) V(last)
+                               wait for S(0);  softmax S(0) as that of new rows;  wait for O;  P(0) = S(0);  store O
 """
 from __future__ import annotations
 
@@ -21,7 +26,7 @@ from ...plans.hopper_geometry import ROWS, WARPGROUP, Geometry
 from ..masks import in_interval
 from ..ops import Fixed, select
 from ..softmax import NEG_INF
-from .barriers import PRIVATE, TURN, Barriers
+from .barriers import PRIVATE, Barriers, give_turn, wait_turn
 from .epilogue import Epilogue
 from .softmax import LazySoftmax
 from .tiles import Tiles, accumulate, by_row, flat
@@ -42,11 +47,11 @@ class Consumer(Fixed):
         self.tiles = Tiles(g)
         self.score_mma, self.value_mma = self.tiles.score_mma(), self.tiles.value_mma()
         score, value = self.score_mma.get_slice(0), self.value_mma.get_slice(0)
-        q = self.tiles.rows(storage + self.row_group * g.q_elements, ROWS, 1)
+        q = self.tiles.rows(storage + self.row_group * g.q_elements, ROWS, g.q_stages, g.row_groups * g.q_elements)
         k = self.tiles.rows(storage + g.k_offset, g.n, g.stages)
         v = self.tiles.columns(storage + g.v_offset, g.n, g.stages, self.column_group * (g.n * g.width // g.columns))
         self.v_rows = self.tiles.rows(storage + g.v_offset, g.n, g.stages)
-        self.q = score.make_fragment_A(score.partition_A(q))[None, None, None, 0]
+        self.q = score.make_fragment_A(score.partition_A(q))
         self.k = score.make_fragment_B(score.partition_B(k))
         stored = self.tiles.stored_value_mma().get_slice(0)
         self.v = stored.make_fragment_B(stored.partition_B(v))
@@ -91,83 +96,99 @@ class Consumer(Fixed):
     @cute.jit
     def run(self):
         k_position, v_position, q_position = self._first_k(), Int32(0), Int32(0)
-        q_ring = self.barriers.q
-        self._give_first_turn()
-        for _ in cutlass.range(self.problem.turns(), unroll=1):
-            self.softmax.reset()
-            q_ring.wait_full(q_position)
-            work = self.board.read(q_position)
+        ring, turns = self.barriers.q, self.problem.turns()
+        begun = Int32(0)
+        self.softmax.reset()
+        for turn in cutlass.range(turns, unroll=1):
+            ring.wait_full(q_position)
+            work, following = self.board.read(q_position), ring.next(q_position)
             if work.count > 0:
-                k_position, v_position = self._attend(work, k_position, v_position, q_position)
+                rules = self._rules(work)
+                if begun == 0:
+                    k_position = self._first(work, rules, k_position, q_position)
+                k_position, v_position = self._attend(work, rules, k_position, v_position, q_position)
+                ring.release(q_position)
+                begun = self._followed(turn + 1 < turns, following)
+                if begun != 0:
+                    k_position = self._change(self.board.read(following), k_position, v_position, following)
+                else:
+                    self._finish(v_position)
+                v_position = self._next_v(v_position)
             else:
+                begun = Int32(0)
                 self.o.fill(0.0)
-                q_ring.release(q_position)
+                self.softmax.finish()
+                ring.release(q_position)
             self._store(self.board.read(q_position))
-            q_position = q_position ^ 1
+            q_position = following
 
     def _store(self, work: Work):
-        self.epilogue.store(self.problem, work, self._row(work.first_row, 0), self.column_group, self.o, self.softmax)
+        self.epilogue.store(self.problem, work, self._row(work.first_row, 0), self.column_group, self.o, self.softmax.inverse)
 
-    @cute.jit
-    def _attend(self, work: Work, k_position, v_position, q_position):
-        """All key tiles of a query tile."""
+    def _rules(self, work: Work):
+        """Which keys the rows of a query tile see: the mask, and the second interval of this thread's rows if the mask has one."""
         mask = self.problem.mask(work)
-        blocks = [mask.second_interval(self._row(work.first_row, half)) for half in range(2)] if mask.has_second_interval else None
-        step = work.end - 1
-        self._first(work, mask, blocks, step, k_position, v_position)
-        k_position = self._next_k(k_position)
-        # Right of the whole tiles, the whole tiles, left of them.
-        if cutlass.const_expr(self.problem.kind not in ("padding", "bidirectional")):
-            right = step - cutlass.max(cutlass.min(work.whole_end, step), work.begin)
-            for _ in cutlass.range(right, unroll=1):
-                step = step - 1
-                k_position, v_position = self._step(work, mask, blocks, step, k_position, v_position, True)
-        whole = step - cutlass.max(cutlass.min(work.whole_begin, step), work.begin)
-        for _ in cutlass.range(whole, unroll=1):
-            step = step - 1
-            k_position, v_position = self._step(work, mask, blocks, step, k_position, v_position, False)
-        if cutlass.const_expr(self.problem.kind in ("sliding_causal", "vision_block")):
-            for _ in cutlass.range(step - work.begin, unroll=1):
-                step = step - 1
-                k_position, v_position = self._step(work, mask, blocks, step, k_position, v_position, True)
-        self.barriers.q.release(q_position)
-        self._issue_values(v_position)
-        warpgroup.commit_group()
-        warpgroup.wait_group(0)
-        self._release_values(v_position)
-        return k_position, self._next_v(v_position)
+        return mask, [mask.second_interval(self._row(work.first_row, half)) for half in range(2)] if mask.has_second_interval else None
 
     @cute.jit
-    def _first(self, work: Work, mask, blocks, step, k_position, v_position):
-        """The first key tile: nothing to accumulate yet, always masked; V rows past the keys are cleared."""
-        self.barriers.k.wait_full(k_position)
-        self._issue_scores(k_position)
-        warpgroup.wait_group(0)
-        self.barriers.k.release(k_position)
-        self._mask(mask, blocks, step, work.first_row)
-        self.softmax.refresh(by_row(self.s))
-        self.softmax.weigh(by_row(self.s))
-        self._keep_probabilities(k_position)
+    def _followed(self, more, position):
+        """1 if the next query tile, at `position` of the Q ring, is to begin while this one ends, else 0."""
+        followed = Int32(0)
+        if cutlass.const_expr(self.g.q_stages > 1):
+            if more:
+                self.barriers.q.wait_full(position)
+                followed = select(self.board.read(position).count > 0, Int32(1), Int32(0))
+        return followed
+
+    @cute.jit
+    def _attend(self, work: Work, rules, k_position, v_position, q_position):
+        """All key tiles of a query tile but the first, which is done; the last one's values are left over."""
         self.o.fill(0.0)
+        step = work.end - 1
         if work.key_limit < work.end * self.g.step:
             position = v_position
             for tile in cutlass.range_constexpr(self.g.columns):
                 self._clear_unused_values(position, work.key_limit - (step * self.g.step + tile * self.g.n))
                 position = self.barriers.v.next(position)
+        # Right of the whole tiles, the whole tiles, left of them.
+        if cutlass.const_expr(self.problem.kind not in ("padding", "bidirectional")):
+            right = step - cutlass.max(cutlass.min(work.whole_end, step), work.begin)
+            for _ in cutlass.range(right, unroll=1):
+                step = step - 1
+                k_position, v_position = self._step(work, rules, step, k_position, v_position, q_position, True)
+        whole = step - cutlass.max(cutlass.min(work.whole_begin, step), work.begin)
+        for _ in cutlass.range(whole, unroll=1):
+            step = step - 1
+            k_position, v_position = self._step(work, rules, step, k_position, v_position, q_position, False)
+        if cutlass.const_expr(self.problem.kind in ("sliding_causal", "vision_block")):
+            for _ in cutlass.range(step - work.begin, unroll=1):
+                step = step - 1
+                k_position, v_position = self._step(work, rules, step, k_position, v_position, q_position, True)
+        return k_position, v_position
 
     @cute.jit
-    def _step(self, work: Work, mask, blocks, step, k_position, v_position, masked: cutlass.Constexpr):
-        """A further key tile, with the previous one's values."""
+    def _first(self, work: Work, rules, k_position, q_position):
+        """The first key tile of a query tile that begins by itself."""
         self.barriers.k.wait_full(k_position)
-        self._wait_turn()
-        self._issue_scores(k_position)
-        self._issue_values(v_position)
-        warpgroup.commit_group()
-        self._pass_turn()
-        warpgroup.wait_group(1)
+        self._issue_scores(k_position, q_position)
+        warpgroup.wait_group(0)
         self.barriers.k.release(k_position)
+        self._weigh_first(work, rules)
+        self._keep_probabilities(k_position)
+        return self._next_k(k_position)
+
+    def _weigh_first(self, work: Work, rules):
+        """Scores of a query tile's first key tile, which holds the end of the keys, to probabilities."""
+        self._mask(rules, work.end - 1, work.first_row)
+        self.softmax.refresh(by_row(self.s))
+        self.softmax.weigh(by_row(self.s))
+
+    @cute.jit
+    def _step(self, work: Work, rules, step, k_position, v_position, q_position, masked: cutlass.Constexpr):
+        """A further key tile, with the previous one's values."""
+        self._issue(k_position, v_position, q_position)
         if cutlass.const_expr(masked):
-            self._mask(mask, blocks, step, work.first_row)
+            self._mask(rules, step, work.first_row)
         moved = self.softmax.refresh(by_row(self.s))
         self.softmax.weigh(by_row(self.s))
         warpgroup.wait_group(0)
@@ -177,10 +198,42 @@ class Consumer(Fixed):
             self._correct()
         return self._next_k(k_position), self._next_v(v_position)
 
-    def _issue_scores(self, position):
+    @cute.jit
+    def _change(self, work: Work, k_position, v_position, q_position):
+        """The first key tile of the next query tile, `work`, with this one's last values: leaves O and `inverse` of this one, P of the next."""
+        self._issue(k_position, v_position, q_position)
+        self.softmax.finish()
+        self._weigh_first(work, self._rules(work))
+        warpgroup.wait_group(0)
+        self._release_values(v_position)
+        self._keep_probabilities(k_position)
+        return self._next_k(k_position)
+
+    @cute.jit
+    def _finish(self, v_position):
+        """The last values of a query tile by themselves."""
+        self._issue_values(v_position)
+        warpgroup.commit_group()
+        self.softmax.finish()
+        warpgroup.wait_group(0)
+        self._release_values(v_position)
+
+    def _issue(self, k_position, v_position, q_position):
+        """Issue the scores of a key tile and the values of the one before, when it is this consumer's turn; wait for the scores."""
+        self.barriers.k.wait_full(k_position)
+        self._wait_turn()
+        self._issue_scores(k_position, q_position)
+        self._issue_values(v_position)
+        warpgroup.commit_group()
+        self._pass_turn()
+        warpgroup.wait_group(1)
+        self.barriers.k.release(k_position)
+
+    def _issue_scores(self, k_position, q_position):
         """Issue S = Q K^T as a group of its own."""
+        q = self.q[None, None, None, self.barriers.q.stage(q_position)]
         warpgroup.fence()
-        accumulate(self.score_mma, self.s, self.q, self.k[None, None, None, self.barriers.k.stage(position)], self.g.dim, clear=True)
+        accumulate(self.score_mma, self.s, q, self.k[None, None, None, self.barriers.k.stage(k_position)], self.g.dim, clear=True)
         warpgroup.commit_group()
 
     def _multiply_values(self, mma, p, position):
@@ -202,8 +255,9 @@ class Consumer(Fixed):
         """Query row of this thread: 16 rows a warp, 4 threads a row, rows r and r + 8."""
         return first_row + self.row_group * ROWS + (self.thread // 32) * 16 + (self.thread % 32) // 4 + 8 * half
 
-    def _mask(self, mask, blocks, step, first_row):
+    def _mask(self, rules, step, first_row):
         """Scores of keys that the row does not see become -inf."""
+        mask, blocks = rules
         scores = by_row(self.s)
         first = step * self.g.step + self.column_group * self.g.n + 2 * (self.thread % 4)
         for half in range(2):
@@ -230,30 +284,22 @@ class Consumer(Fixed):
         g = self.g
         self.barriers.v.wait_full(position)
         stage, first = self.barriers.v.stage(position), cutlass.max(valid, Int32(0))
-        for at in cutlass.range(self.thread, (g.n - first) * g.head_dim, WARPGROUP, unroll=1):
-            self.v_rows[first + at // g.head_dim, at % g.head_dim, stage] = Float16(0.0)
+        # Rows by all threads together: a loop that some threads leave earlier than others costs the mainloop its uniform registers.
+        for row in cutlass.range(first, g.n, unroll=1):
+            for column in cutlass.range_constexpr(0, g.head_dim, WARPGROUP):
+                if self.thread < g.head_dim - column:
+                    self.v_rows[row, column + self.thread, stage] = Float16(0.0)
         cute.arch.fence_view_async_shared()
         cute.arch.barrier(barrier_id=PRIVATE + self.number, number_of_threads=WARPGROUP)
 
-    # Consumers issue in turn: 0, 1, ..., 0. A barrier of two warpgroups hands the turn from one to the next.
-
-    @property
-    def _in_turns(self) -> bool:
-        return self.g.row_groups > 1
-
-    @cute.jit
-    def _give_first_turn(self):
-        if cutlass.const_expr(self._in_turns):
-            if self.number == self.g.consumers - 1:
-                cute.arch.barrier_arrive(barrier_id=TURN, number_of_threads=2 * WARPGROUP)
+    # Consumers issue in turn: 0, 1, ..., 0.
 
     @cute.jit
     def _wait_turn(self):
-        if cutlass.const_expr(self._in_turns):
-            cute.arch.barrier(barrier_id=TURN + self.number, number_of_threads=2 * WARPGROUP)
+        if cutlass.const_expr(self.g.in_turns):
+            wait_turn(self.number)
 
     @cute.jit
     def _pass_turn(self):
-        if cutlass.const_expr(self._in_turns):
-            following = select(self.number == self.g.consumers - 1, Int32(0), self.number + 1)
-            cute.arch.barrier_arrive(barrier_id=TURN + following, number_of_threads=2 * WARPGROUP)
+        if cutlass.const_expr(self.g.in_turns):
+            give_turn(select(self.number == self.g.consumers - 1, Int32(0), self.number + 1))

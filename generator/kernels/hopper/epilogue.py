@@ -12,7 +12,6 @@ from cutlass import Float16, Int32
 
 from ...plans.hopper_geometry import Geometry
 from ..ops import Fixed, select
-from .softmax import LazySoftmax
 from .tiles import by_row
 from .work import Problem, Work
 
@@ -43,15 +42,14 @@ class Epilogue(Fixed):
         self.thread = thread
 
     @cute.jit
-    def store(self, problem: Problem, work: Work, first_row, column_group, accumulator, softmax: LazySoftmax):
-        """Rows `first_row` and `first_row` + 8 of this thread; `column_group` counts groups of value_dim columns."""
+    def store(self, problem: Problem, work: Work, first_row, column_group, accumulator, inverse):
+        """Rows `first_row` and `first_row` + 8 of this thread, times `inverse` (a factor each); `column_group` counts groups of value_dim columns."""
         rows = by_row(accumulator)
         output = problem.output(work)
         lane = self.thread % GROUP
         for half in cutlass.range_constexpr(2):
             row = first_row + 8 * half
-            inverse = softmax.inverse_sum(softmax.total(half))
-            rows[half, None].store(rows[half, None].load() * inverse)
+            rows[half, None].store(rows[half, None].load() * inverse[half])
             words = self._words(rows, half, row < work.q_len)
             self._store_row(output, row, column_group * (self.g.value_dim // 2), row < work.rows, words, lane)
 

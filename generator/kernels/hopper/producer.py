@@ -1,5 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The producer: one warp that keeps TMA busy, in the order in which the consumers need Q, K and V."""
+"""The producer: one warp that keeps TMA busy, in the order in which the consumers need Q, K and V.
+
+    K(0) Q   K(1) V(0)   K(2) V(1)   ...   [K(0) Q of the next query tile]   V(last)
+
+A load waits until consumers have released what was in its buffer. They do that after multiplications which need nothing that comes later in
+this order, so nobody waits without end, however few buffers there are.
+"""
 from __future__ import annotations
 
 import cutlass
@@ -11,7 +17,7 @@ from ...plans.hopper_geometry import BOX, ELEMENT_BYTES, ROWS, Geometry
 from ..addressing import PAGE_TOKENS
 from ..ops import Fixed
 from .barriers import Barriers
-from .work import DRAFT, Board, Problem, Work
+from .work import Board, Problem, Work
 
 
 class Producer(Fixed):
@@ -31,30 +37,54 @@ class Producer(Fixed):
         k_position, v_position, q_position = Int32(0), Int32(0), Int32(0)
         turns = self.problem.turns()
         section, place = self.problem.start()
+        begun = Int32(0)
         self._draft(section, place)
         for turn in cutlass.range(turns, unroll=1):
-            work = self.board.read(DRAFT)
-            if turn + 1 < turns:
+            work = self.board.read(self.board.draft)
+            more = turn + 1 < turns
+            if more:
                 section, place = self.problem.following(section, place)
             if work.count > 0:
                 v_page = work.v_page
-                k_position = self._keys(work, work.end - 1, work.k_page, k_position)
-                self._queries(work, q_position)
+                if begun == 0:
+                    k_position = self._begin(work, k_position, q_position)
                 for done in cutlass.range(work.count - 1, unroll=1):
                     step = work.end - 2 - done
                     k_position = self._keys(work, step, self._page(work, step, 0), k_position)
                     v_position = self._values(work, step + 1, v_page, v_position)
                     v_page = self._page(work, step, 1)
                 # Finding out about the next tile takes a while: do it while the ring is full anyway.
-                self._draft(section, place)
+                begun = Int32(0)
+                if more:
+                    k_position, begun = self._prepare(section, place, k_position, self.barriers.q.next(q_position))
                 v_position = self._values(work, work.begin, v_page, v_position)
             else:
                 self.barriers.q.wait_empty(q_position)
                 with cute.arch.elect_one():
                     self.board.write(work, q_position)
                     self.barriers.q.announce(q_position)
-                self._draft(section, place)
-            q_position = q_position ^ 1
+                begun = Int32(0)
+                if more:
+                    self._draft(section, place)
+            q_position = self.barriers.q.next(q_position)
+
+    @cute.jit
+    def _prepare(self, section, turn, k_position, q_position):
+        """Find out what the next query tile is, and begin it if its Q has a buffer of its own; returns the position in the K ring, and 1 if begun."""
+        self._draft(section, turn)
+        begun = Int32(0)
+        if cutlass.const_expr(self.g.q_stages > 1):
+            work = self.board.read(self.board.draft)
+            if work.count > 0:
+                begun = Int32(1)
+                k_position = self._begin(work, k_position, q_position)
+        return k_position, begun
+
+    def _begin(self, work: Work, k_position, q_position):
+        """The first keys and the queries of a query tile."""
+        k_position = self._keys(work, work.end - 1, work.k_page, k_position)
+        self._queries(work, q_position)
+        return k_position
 
     @cute.jit
     def _draft(self, section, turn):
@@ -66,11 +96,11 @@ class Producer(Fixed):
         work.k_page, work.v_page = k_page, v_page
         cute.arch.sync_warp()
         with cute.arch.elect_one():
-            self.board.write(work, DRAFT)
+            self.board.write(work, self.board.draft)
         cute.arch.sync_warp()
 
     def _queries(self, work: Work, position):
-        """The query tile and its notice. Q has one buffer, so its position is also the slot of the notice."""
+        """The query tile and its notice."""
         g, ring = self.g, self.barriers.q
         ring.wait_empty(position)
         with cute.arch.elect_one():
@@ -78,7 +108,8 @@ class Producer(Fixed):
             ring.expect(position, ELEMENT_BYTES * g.row_groups * g.q_elements)
             for group in range(g.row_groups):
                 place = self._place(work.q_start, work.first_row + group * ROWS, work.head, work.batch, self.problem.packed)
-                self._load(self.maps.q, Int32(group * g.q_elements), ROWS, place, ring.full(position))
+                tile = ring.stage(position) * g.row_groups + group
+                self._load(self.maps.q, tile * g.q_elements, ROWS, place, ring.full(position))
 
     def _keys(self, work: Work, step, page, position):
         return self._step(work, step, page, self.maps.k, self.g.k_offset, self.barriers.k, position)

@@ -23,16 +23,24 @@ CHAINS = 4
 
 
 class LazySoftmax(OnlineSoftmax):
-    """`row_max` is the reference, `reference` the same in the exponent's units, `correction` what the last move multiplies by."""
+    """`row_max` is the reference, `reference` the same in the exponent's units, `correction` what the last move multiplies by;
+    `inverse` is 1 / sum of the rows that were finished last."""
 
     def __init__(self, rows: int, scale_log2):
         super().__init__(rows, scale_log2)
         self.reference = cute.make_rmem_tensor(rows, Float32)
         self.correction = cute.make_rmem_tensor(rows, Float32)
+        self.inverse = cute.make_rmem_tensor(rows, Float32)
 
     def reset(self):
         super().reset()
         self.reference.fill(0.0)
+
+    def finish(self):
+        """All scores of these rows have been seen: keeps `inverse`, and is ready for other rows."""
+        for row in range(self.rows):
+            self.inverse[row] = self.inverse_sum(self.total(row))
+        self.reset()
 
     @cute.jit
     def refresh(self, scores):

@@ -51,7 +51,8 @@ class SplitSoftmax(LazySoftmax):
         self.shared = shared
 
     def _any(self, grown):
-        return joint_any(select(grown, Int32(1), Int32(0)), self.shared.consumers) != 0
+        # The vote says what is so anyway, to the compiler: it is the same for the whole warp.
+        return cute.arch.vote_any_sync(joint_any(select(grown, Int32(1), Int32(0)), self.shared.consumers) != 0)
 
     def _row_max(self, thread_max, row: int):
         return self.shared.combine(super()._row_max(thread_max, row), row, cute.arch.fmax)

@@ -30,15 +30,18 @@ class Tiles(Fixed):
     def __init__(self, geometry: Geometry):
         self.g = geometry
 
-    def rows(self, storage, rows: int, copies: int):
-        """`copies` tiles [rows, width] from `storage` on, with columns contiguous."""
-        return self._tensor(storage, cute.tile_to_shape(_atom(BOX, True), (rows, self.g.width, copies), (0, 1, 2)))
+    def rows(self, storage, rows: int, copies: int, stride: int | None = None):
+        """`copies` tiles [rows, width] from `storage` on, with columns contiguous; `stride` elements apart, by default one behind the other."""
+        tile = cute.tile_to_shape(_atom(BOX, True), (rows, self.g.width), (0, 1))
+        return self._tensor(storage, self._copies(tile, copies, stride or rows * self.g.width))
+
+    def _copies(self, tile, copies: int, stride: int):
+        return cute.make_composed_layout(tile.inner, 0, cute.append(tile.outer, cute.make_layout(copies, stride=stride)))
 
     def columns(self, storage, rows: int, copies: int, first: int = 0):
         """A column group's part of the same tiles, seen as [width / columns, rows]; it starts at element offset `first`."""
         tile = cute.tile_to_shape(_atom(BOX, False), (self._group_width, rows), (1, 0))
-        tiles = cute.make_composed_layout(tile.inner, 0, cute.append(tile.outer, cute.make_layout(copies, stride=self.g.kv_elements)))
-        return self._tensor(storage + first, tiles)
+        return self._tensor(storage + first, self._copies(tile, copies, self.g.kv_elements))
 
     def probabilities(self, storage, copies: int):
         """`copies` tiles [64, n] of probabilities, as the A operand of P V."""

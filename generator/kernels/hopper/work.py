@@ -15,13 +15,11 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32
 
-from ...plans.hopper_geometry import NOTICE_WORDS, NOTICES, Geometry
+from ...plans.hopper_geometry import NOTICE_WORDS, Geometry
 from ..addressing import PAGE_TOKENS, _dense_rows, _length, _packed_rows, block_intervals
 from ..masks import make_mask
 from ..ops import Fixed, select
 
-#: The notice that only the producer reads.
-DRAFT = NOTICES - 1
 #: K and V bytes of a section are at most this times the query heads per key head: a section is read once for each level of
 #: query tiles, and then either L2 holds it or enough arithmetic stands against the traffic.
 SECTION_BYTES = 32 << 20
@@ -61,11 +59,13 @@ class Work(Fixed):
 class Board(Fixed):
     """Where the producer writes down what the next query tile is, so that the consumers need not find out themselves.
 
-    A notice is ready when the tile's Q is, and stays until the Q after next is asked for; DRAFT is the producer's own.
+    Its slots are the positions of the Q ring, twice as many as it has buffers. So a notice, ready when the tile's Q is, stays while consumers
+    still store the tile although its Q has made room for a later one. One more slot, `draft`, is the producer's own.
     """
 
-    def __init__(self, pointer):
-        self.slots = cute.make_tensor(pointer, cute.make_layout((NOTICE_WORDS, NOTICES)))
+    def __init__(self, pointer, notices: int):
+        self.slots = cute.make_tensor(pointer, cute.make_layout((NOTICE_WORDS, notices)))
+        self.draft = notices - 1
 
     def write(self, work: Work, slot):
         for word, field in enumerate(fields(Work)):
