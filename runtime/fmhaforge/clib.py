@@ -126,14 +126,13 @@ class CLibrary:
         """The row at an index, a null pointer past the last one; the order is that of the metadata."""
         return self._dll.fmhaforge_row_at(cstruct.integer(ctypes.c_int32, "index", index))
 
-    def launcher(self, operation: str) -> Callable[[int, int, int], int]:
-        """The launch function of an operation: (address of the row, address of the argument struct, stream) -> status.
+    def launcher(self, operation: str) -> Callable[[object, object, object], int]:
+        """The launch function of an operation: (row, argument struct, stream) -> status, each an address made by `pointer_argument`.
 
-        It takes plain addresses: a typed pointer costs ctypes about 0.7 microseconds a call. ctypes cuts them to 64 bits unchecked.
+        With arguments that are ready ctypes has nothing to convert, which would cost more than all of the library's checks.
         """
         function = self._dll[f"fmhaforge_launch_{operation}"]
         function.restype = ctypes.c_int
-        function.argtypes = (ctypes.c_void_p,) * 3
         return function
 
     def check(self, call: str, status: int) -> None:
@@ -174,11 +173,16 @@ class CLibrary:
     def launch(self, operation: str, row: ctypes._Pointer, args: CheckedStructure, stream: int = 0) -> None:
         """Launch a row with an argument struct of `make_args`."""
         call = f"fmhaforge_launch_{operation}"
-        self.check(call, self.launcher(operation)(row, ctypes.addressof(args), cstruct.address("stream", stream)))
+        self.check(call, self.launcher(operation)(row, ctypes.byref(args), pointer_argument(cstruct.address("stream", stream))))
 
     def scale_log2(self, attention_scale: float) -> float:
         """attention_scale x log2(e), rounded to float32."""
         return self._dll.fmhaforge_scale_log2(scalars.float32("attention_scale", attention_scale))
+
+
+def pointer_argument(address: int) -> object:
+    """An address as an argument of `CLibrary.launcher`'s functions, for any number of calls. ctypes cuts it to 64 bits unchecked."""
+    return ctypes.c_void_p.from_param(address)
 
 
 def problem(operation: str, mask: str, head_dim: int, sm: int, num_q_heads: int = 1, num_kv_heads: int = 1, dtype: str = "float16",

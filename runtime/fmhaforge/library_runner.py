@@ -8,7 +8,7 @@ import threading
 from collections.abc import Mapping
 
 from . import layout
-from .clib import CLibrary, make_args
+from .clib import CLibrary, make_args, pointer_argument
 from .cstruct import CheckedStructure
 from .driver import Place
 from .errors import ArgumentError, CaptureError, CLibraryError, ForkedError, LoadError
@@ -28,17 +28,18 @@ class PreparedLaunch:
     be changed as well. The device of the runner must be the current one, and the memory must live until the work is done.
     """
 
-    __slots__ = ("row", "_stream", "_args", "_library", "_name", "_launch", "_handle", "_address")
+    __slots__ = ("row", "_stream", "_args", "_library", "_name", "_launch", "_row_argument", "_args_argument", "_stream_argument")
 
     def __init__(self, library: CLibrary, row: Row, handle: ctypes._Pointer, args: CheckedStructure, stream: int):
         self.row = row
         self._stream = stream
+        self._stream_argument = pointer_argument(stream)
         self._args = args
+        self._args_argument = pointer_argument(ctypes.addressof(args))
         self._library = library
         self._name = f"fmhaforge_launch_{row.operation}"
         self._launch = library.launcher(row.operation)
-        self._handle = ctypes.addressof(handle.contents)
-        self._address = ctypes.addressof(args)
+        self._row_argument = pointer_argument(ctypes.addressof(handle.contents))
 
     @property
     def stream(self) -> int:
@@ -48,6 +49,7 @@ class PreparedLaunch:
     @stream.setter
     def stream(self, stream: object) -> None:
         self._stream = stream_handle(stream)
+        self._stream_argument = pointer_argument(self._stream)
 
     @property
     def args(self) -> CheckedStructure:
@@ -56,7 +58,7 @@ class PreparedLaunch:
 
     def __call__(self) -> None:
         """Enqueues the work. Raises CLibraryError (a value that the library refuses, a launch that fails), or LoadError when the row cannot be loaded."""
-        status = self._launch(self._handle, self._address, self._stream)
+        status = self._launch(self._row_argument, self._args_argument, self._stream_argument)
         if status:
             _check(self._library, self.row, self._name, status)
 
