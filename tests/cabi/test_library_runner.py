@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The Python runtime over the C library: the same launches as through cuda.bindings, prepared launches, refusals."""
 
-import ctypes
 import shutil
 import struct
-from types import SimpleNamespace
 
 import pytest
 
@@ -13,8 +11,7 @@ import library_runs
 from c_build import HOST
 from fake_bundle import write
 from fmhaforge import ArgumentError, BundleError, clib
-from fmhaforge.clib import Problem, library_file
-from fmhaforge.library_runner import PreparedLaunch
+from fmhaforge.clib import library_file
 
 
 @pytest.fixture(scope="session")
@@ -42,18 +39,6 @@ def test_prepared_launches(stub_process, bundle_path, sm):
     assert first == back and moved == first + 256 and launches[0] == launches[2]
     assert "is not aligned to 16 bytes" in refused
     assert seconds < 50e-6 and empty is None
-
-
-def test_a_prepared_launch_keeps_its_arguments():
-    """Its address is what the library gets: another struct in its place would leave a dangling one."""
-    launched = []
-    library = SimpleNamespace(launcher=lambda operation: lambda *addresses: launched.append(addresses))
-    handle, args = ctypes.pointer(ctypes.c_int()), Problem()
-    launch = PreparedLaunch(library, SimpleNamespace(operation="llm"), handle, args, 7)
-    with pytest.raises(AttributeError):
-        launch.args = Problem()
-    launch()
-    assert launch.args is args and launched == [(ctypes.addressof(handle.contents), ctypes.addressof(args), 7)]
 
 
 def test_capture(stub_process, bundle_path):

@@ -4,12 +4,10 @@
 import ctypes
 import math
 import struct
-from types import SimpleNamespace
 
 import pytest
 from fmhaforge import ArgumentError, clib, scalars
 from fmhaforge.clib import CLibrary, Problem, args_struct
-from fmhaforge.library_runner import PreparedLaunch
 
 LAYOUT = (("q", "ptr"), ("seqlen_q", "i32"), ("q_stride_batch", "i64"), ("scale_log2", "f32"))
 LEAST32, MOST32, MOST64 = -(2**31), 2**31 - 1, 2**63 - 1
@@ -105,24 +103,6 @@ def test_arguments_of_the_library_are_checked(call, field):
     with pytest.raises(ArgumentError) as error:
         call(library)
     assert error.value.argument == field and library._dll.calls == []
-
-
-def prepared(launched):
-    library = SimpleNamespace(launcher=lambda operation: lambda *addresses: launched.append(addresses))
-    return PreparedLaunch(library, SimpleNamespace(operation="llm"), ctypes.pointer(ctypes.c_int()), Problem(), 7)
-
-
-def test_the_stream_of_a_prepared_launch_is_checked_when_it_is_stored():
-    launched = []
-    launch = prepared(launched)
-    for wrong in (2**64 + 7, -1, None, "7", 7.0, True):
-        with pytest.raises(ArgumentError, match="stream: "):
-            launch.stream = wrong
-        assert launch.stream == 7
-    launch()
-    launch.stream = SimpleNamespace(cuda_stream=2**64 - 1)
-    launch()
-    assert [addresses[2] for addresses in launched] == [7, 2**64 - 1]
 
 
 @pytest.mark.parametrize("scale", [2.0**127, 3e38])
