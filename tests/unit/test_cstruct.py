@@ -4,6 +4,7 @@
 import ctypes
 import math
 import struct
+from types import SimpleNamespace
 
 import pytest
 from fmhaforge import ArgumentError, clib, scalars
