@@ -205,7 +205,17 @@ fmhaforge_status fmhaforge_why_not(const fmhaforge_problem* problem, fmhaforge_r
         return ff_fail(FMHAFORGE_ERROR_INVALID_ARGUMENT, "refusal is null");
     }
     fmhaforge_status status = ff_require_size(refusal->size, sizeof *refusal, "fmhaforge_refusal");
-    return status == FMHAFORGE_OK ? ff_answer(problem, &row, refusal) : status;
+    if (status != FMHAFORGE_OK) {
+        return status;
+    }
+    status = ff_answer(problem, &row, refusal);
+    if (status != FMHAFORGE_OK && status != FMHAFORGE_ERROR_UNSUPPORTED) {
+        refusal->field = FMHAFORGE_FIELD_NONE;
+        refusal->nearest = NULL;
+        ff_text text = {refusal->reason, sizeof refusal->reason, 0};
+        ff_append(&text, "%s", ff_reason);
+    }
+    return status;
 }
 
 static const ff_variant* ff_find_variant(const char* name)

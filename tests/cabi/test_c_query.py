@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The C query gives the row, the failing field and the very sentence of the Python query, over a grid of problems."""
 
+import ctypes
 import random
 
 import pytest
@@ -183,3 +184,22 @@ def test_scale_log2(library):
 def test_abi_version(library):
     assert library._dll.fmhaforge_get_table(1) and not library._dll.fmhaforge_get_table(2)
     assert "ABI version 2 is asked for" in library.last_reason()
+
+
+@pytest.mark.parametrize("changes, size, status, words", [
+    ({"size": 8}, 0, "ABI_MISMATCH", "fmhaforge_problem.size is 8"), (None, 0, "INVALID_ARGUMENT", "problem is null"),
+    ({}, 16, "ABI_MISMATCH", "fmhaforge_refusal.size is 16")])
+def test_a_refusal_is_written_also_when_it_cannot_be_told(library, changes, size, status, words):
+    """Nothing that was in the caller's memory stays there to be taken for an answer, unless the struct is not ours."""
+    before = b"Z" * ctypes.sizeof(clib.Refusal)
+    refusal = clib.Refusal.from_buffer_copy(before)
+    refusal.size = size or ctypes.sizeof(clib.Refusal)
+    problem = clib.problem("llm", "causal", 64, 90)
+    for name, value in (changes or {}).items():
+        setattr(problem, name, value)
+    found = library._dll.fmhaforge_why_not(None if changes is None else ctypes.byref(problem), ctypes.byref(refusal))
+    assert clib.STATUSES[found] == status and words in library.last_reason()
+    if size:
+        assert bytes(refusal)[8:] == before[8:]
+    else:
+        assert (refusal.field, bool(refusal.nearest), refusal.reason.decode()) == (0, False, library.last_reason())
