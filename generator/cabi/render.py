@@ -132,7 +132,7 @@ def _cpp_files() -> dict[str, str]:
 def _package_files(model: Model) -> dict[str, str]:
     """CMake and pkg-config files; they find everything from their own place."""
     served = {row.operation for row in model.rows}
-    values = {"version": model.version, "soname": numbers.SONAME,
+    values = {"version": model.version, "soname": numbers.SONAME, "hosts": numbers.HOST_NAMES,
               "components": [operation.name for operation in model.operations if operation.enumerator in served]}
     texts = {f"lib/cmake/fmhaforge/{name}": from_template(f"{name}.j2", values)
              for name in ("fmhaforge-config.cmake", "fmhaforge-config-version.cmake")}
