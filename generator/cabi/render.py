@@ -26,7 +26,7 @@ _HERE = Path(__file__).resolve().parent.parent
 C_SOURCES = _HERE / "csrc"
 CPP_SOURCES = _HERE / "cpp"
 
-_FUNCTIONS = ("query", "why_not", "find_row", "row_count", "row_at", "preload", "scale_log2", "last_reason", "status_name", "get_table")
+_FUNCTIONS = ("query", "why_not", "find_row", "row_count", "row_at", "attach", "preload", "scale_log2", "last_reason", "status_name", "get_table")
 
 _EXPRESSIONS = f"""/* SPDX-License-Identifier: Apache-2.0 */
 /* The expressions of launch plans: 64-bit arithmetic that notices when a value does not fit. Generated; do not edit. */

@@ -86,13 +86,20 @@ float scaleLog2(float attentionScale)
     return fmhaforge_scale_log2(attentionScale);
 }
 
-//! Find the row of a problem on the current device and launch it.
+//! Find the row of a problem on the device that work in the stream runs on.
+fmhaforge_status query(fmhaforge_problem const& problem, cudaStream_t stream, fmhaforge_row const** row)
+{
+    fmhaforge_status const status = fmhaforge_attach(stream);
+    return status == FMHAFORGE_OK ? fmhaforge_query(&problem, row) : status;
+}
+
+//! Find the row of a problem and launch it.
 template <typename Args>
 fmhaforge_status launch(fmhaforge_problem const& problem, Args const& args,
     fmhaforge_status (*launcher)(fmhaforge_row const*, Args const*, fmhaforge_stream), cudaStream_t stream)
 {
     fmhaforge_row const* row = nullptr;
-    fmhaforge_status const status = fmhaforge_query(&problem, &row);
+    fmhaforge_status const status = query(problem, stream, &row);
     return status == FMHAFORGE_OK ? launcher(row, &args, stream) : status;
 }
 
@@ -265,7 +272,7 @@ bool CuteDslFMHAV2Runner::preload(fmhaforge_operation operation, fmhaforge_mask 
 {
     fmhaforge_problem const asked = problem(operation, mask);
     fmhaforge_row const* row = nullptr;
-    return fmhaforge_query(&asked, &row) == FMHAFORGE_OK && fmhaforge_preload(row, stream) == FMHAFORGE_OK;
+    return query(asked, stream, &row) == FMHAFORGE_OK && fmhaforge_preload(row, stream) == FMHAFORGE_OK;
 }
 
 bool CuteDslFMHAV2Runner::preflightLlm(cudaStream_t stream, int32_t slidingWindowSize)
@@ -339,7 +346,7 @@ bool CuteDslFMHAV2Runner::runPadding(void const* qPtr, void const* kPtr, void co
 {
     fmhaforge_row const* row = nullptr;
     fmhaforge_problem shapeOnly = makeProblem(FMHAFORGE_OPERATION_PADDING, FMHAFORGE_MASK_PADDING, 1, 1, mHeadDim);
-    if (fmhaforge_query(&shapeOnly, &row) != FMHAFORGE_OK)
+    if (query(shapeOnly, stream, &row) != FMHAFORGE_OK)
     {
         return false; // the head dimension or the device, before any precondition
     }

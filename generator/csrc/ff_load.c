@@ -128,6 +128,14 @@ static fmhaforge_status ff_check_row(const fmhaforge_row* row)
     return FMHAFORGE_OK;
 }
 
+fmhaforge_status fmhaforge_attach(fmhaforge_stream stream)
+{
+    const ff_driver_api* driver = NULL;
+    ff_device* device = NULL;
+    fmhaforge_status status = ff_get_driver(&driver);
+    return status == FMHAFORGE_OK ? ff_current_device(driver, stream, &device) : status;
+}
+
 fmhaforge_status fmhaforge_preload(const fmhaforge_row* row, fmhaforge_stream stream)
 {
     const ff_driver_api* driver = NULL;

@@ -50,6 +50,19 @@ def truth_table(stub_path, runner_path, questions):
     return answers, stub.calls("cuInit")
 
 
+def without_context(stub_path, runner_path, sms, calls):
+    """Preflights and runs from a thread that has no context, in a stream of the last device: results, and (device, symbol) of the launches."""
+    stub, results = Stub(stub_path, *sms), []
+    stream = stub.dll.stub_new_stream(len(sms) - 1)
+    for sizes, operation, pointers, integers in calls:
+        for step in ("preflight", "run"):
+            stub.dll.stub_use_device(-1)
+            runner = CppRunner(runner_path, sizes)
+            results.append(runner.preflight(operation, stream=stream) if step == "preflight"
+                           else runner.run(operation, pointers, integers, stream=stream))
+    return results, [(launch.device, launch.symbol) for launch in stub.launches()]
+
+
 def run_once(stub_path, runner_path, sm, sizes, operation, pointers, integers, scale, window, use_small_d64=True, preflight=False):
     """One call: (result, launches, loads before the call)."""
     stub = Stub(stub_path, sm)

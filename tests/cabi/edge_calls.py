@@ -107,6 +107,17 @@ def call_all(stub_path, consumer_path, metadata, device_sm, row_sm, scale_log2, 
     return consumer.names, found
 
 
+def without_context(stub_path, consumer_path, metadata, variant, sms):
+    """Call a wrapper from a thread that has no context, in a stream of the last device: its result, and (device, symbol) of the launches."""
+    stub, consumer = Stub(stub_path, *sms), Consumer(consumer_path)
+    row = next(row for row in metadata.rows if row.variant == variant)
+    values = random_values(metadata.operations[row.operation], random.Random(1))
+    stream = stub.dll.stub_new_stream(len(sms) - 1)
+    stub.dll.stub_use_device(-1)
+    result = consumer.call(variant, *wrapper_arguments(row.raw["abi_class"], values, row.head_dim), stream)
+    return result, [(launch.device, launch.symbol) for launch in stub.launches()]
+
+
 def wrong_descriptors(stub_path, consumer_path, metadata, sm, variant, changes):
     """Call a wrapper with descriptors changed at [(tensor, part, index)]: (result, reason), launches."""
     stub, consumer = Stub(stub_path, sm), Consumer(consumer_path)

@@ -152,6 +152,16 @@ def without_context(stub_path, library_path, metadata, variant, sms, stream_devi
     return peeked, context_after_query, launch.device, launch.symbol, stub.dll.stub_current_device()
 
 
+def variant_without_context(stub_path, program_path, metadata, variant, sms):
+    """Load and launch by a variant's header from a thread that has no context, in a stream of the last device: statuses, (device, symbol)."""
+    stub, program = Stub(stub_path, *sms), ctypes.CDLL(str(program_path))
+    args = _args(metadata, next(row for row in metadata.rows if row.variant == variant))
+    stream = ctypes.c_void_p(stub.dll.stub_new_stream(len(sms) - 1))
+    stub.dll.stub_use_device(-1)
+    statuses = program.load(stream), program.launch(ctypes.byref(args), stream)
+    return statuses, [(launch.device, launch.symbol) for launch in stub.launches()]
+
+
 def forked(stub_path, library_path, metadata, variant, sm):
     """Use CUDA, fork, and use it in the child: the child's outcomes of launch and of a query that needs no driver."""
     Stub(stub_path, sm)

@@ -7,6 +7,7 @@ import pytest
 
 import scenarios
 from arguments import expected_launch
+from c_build import HOST
 from fmhaforge import expr
 
 ALL_SMS = (80, 86, 87, 89, 90, 100, 101, 110, 120, 121)
@@ -137,6 +138,25 @@ def test_a_thread_without_context_gets_the_primary_one_of_device_0(stub_process,
 def test_a_thread_without_context_gets_that_of_its_stream(stub_process, built, shared):
     result = stub_process(scenarios.without_context, shared, built.metadata, "fmha_v2_d64", (86, 90), 1)
     assert result == (86, -1, 1, "fmha_v2_d64_0@90", 1)
+
+
+VARIANT_PROGRAM = """
+#include "fmhaforge/fmha_v2_d64.h"
+fmhaforge_status load(fmhaforge_stream stream);
+fmhaforge_status load(fmhaforge_stream stream) { return fmhaforge_fmha_v2_d64_preload(stream); }
+fmhaforge_status launch(const fmhaforge_llm_args* args, fmhaforge_stream stream);
+fmhaforge_status launch(const fmhaforge_llm_args* args, fmhaforge_stream stream) { return fmhaforge_fmha_v2_d64_launch(args, stream); }
+"""
+
+
+@pytest.mark.parametrize("sms", [(86, 90), (75, 90), (90, 120, 87)])
+def test_a_variants_header_takes_the_row_of_the_streams_device(stub_process, built, zig, tmp_path, sms):
+    """A thread without context is on no device; device 0 may be another one than that of its stream, or one that is not served at all."""
+    (tmp_path / "program.c").write_text(VARIANT_PROGRAM)
+    zig.compile(HOST, ("-shared", "-fPIC", "-std=c11", f"-I{built.sources.include}", "program.c", str(built.libraries.static), "-ldl", "-lpthread",
+                       "-o", "program.so"), tmp_path)
+    statuses, launches = stub_process(scenarios.variant_without_context, tmp_path / "program.so", built.metadata, "fmha_v2_d64", sms)
+    assert (statuses, launches) == ((0, 0), [(len(sms) - 1, f"fmha_v2_d64_0@{sms[-1]}")])
 
 
 def test_mixed_devices_each_get_their_code(stub_process, built, shared):

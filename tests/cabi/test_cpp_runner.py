@@ -111,6 +111,13 @@ CALLS = [
 ]
 
 
+def test_a_thread_without_context_runs_on_the_streams_device(stub_process, runner_path):
+    calls = [((8, 2, 128, 1, 600, 700), "llm", POINTERS, ()), ((16, 8, 256, 2, 4, 24), "padding", IDS, ())]
+    results, launches = stub_process(cpp_runner.without_context, runner_path, (75, 90), calls)
+    assert results == [(True, "")] * 4
+    assert launches == [(1, "fmha_v2_d128_0@90"), (1, "fmha_v2_d256_padding_0@90")]
+
+
 @pytest.mark.parametrize("preflight", [False, True])
 @pytest.mark.parametrize("sizes, operation, pointers, integers, scale, window, variant, values", CALLS)
 def test_launch(stub_process, built, runner_path, sizes, operation, pointers, integers, scale, window, variant, values, preflight):

@@ -140,6 +140,11 @@ def test_any_window_is_taken(stub_process, built, consumer):
             assert dataclasses.asdict(launch) == expected_launch(row, values, 0, 100, 0), (row.label, window)
 
 
+def test_a_thread_without_context_launches_on_the_streams_device(stub_process, built, consumer):
+    result = stub_process(edge_calls.without_context, consumer("sm_90"), built.metadata, "fmha_v2_d64", (86, 90))
+    assert result == ((0, ""), [(1, "fmha_v2_d64_0@90")])
+
+
 @pytest.mark.parametrize("variant, changes, words", [
     ("fmha_v2_d64", [(0, 1, 0, (1 << 31) - 1), (1, 1, 0, (1 << 31) - 1), (2, 1, 0, (1 << 31) - 1), (3, 1, 0, (1 << 31) - 1), (4, 1, 0, -(1 << 31))],
      "cum_seqlen_k must have one more entry than there are sequences"),
