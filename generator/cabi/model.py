@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ _SCALAR_TYPES = {"i32": "int32_t", "i64": "int64_t", "f32": "float"}
 _FIELD_TYPES = {"ptr": "FF_TYPE_POINTER", "i32": "FF_TYPE_I32", "i64": "FF_TYPE_I64", "f32": "FF_TYPE_F32"}
 _RELATIONS = {"at_most": "FF_RELATION_AT_MOST", "multiple": "FF_RELATION_MULTIPLE", "equal": "FF_RELATION_EQUAL"}
 _HEADS = frozenset(("num_q_heads", "num_kv_heads"))
+_SIZES = {"ptr": 8, "i32": 4, "i64": 8, "f32": 4}
 
 
 @dataclass(frozen=True)
@@ -157,21 +158,55 @@ def make_model(metadata: Metadata) -> Model:
 
 def _operation(operation: Operation, raw: Mapping[str, Any], member: numbers.Member) -> OperationC:
     arguments = tuple(zip(operation.arguments.values(), raw["arguments"]))
+    reserved = _reserved(tuple(operation.arguments.values()))
     return OperationC(
         operation.name, member.name, f"fmhaforge_{operation.name}_args", raw["doc"], operation.seqlen_q_argument,
-        tuple(_argument(argument, raw_argument["doc"]) for argument, raw_argument in arguments),
-        tuple(_check(argument, raw_argument["positive"]) for argument, raw_argument in arguments),
+        (*(_argument(argument, raw_argument["doc"], raw_argument["positive"]) for argument, raw_argument in arguments),
+         *(argument for argument, _ in reserved)),
+        (*(_check(argument, raw_argument["positive"]) for argument, raw_argument in arguments), *(check for _, check in reserved)),
         tuple(map(_relation, operation.checks)),
         tuple(_relation(check) for check in operation.checks if check.names() <= _HEADS),
     )
 
 
-def _argument(argument: Argument, doc: str) -> ArgumentC:
+def _reserved(arguments: tuple[Argument, ...]) -> tuple[tuple[ArgumentC, CheckC], ...]:
+    """A member that must be 0 in place of the padding at the struct's end, if there is any.
+
+    A member that a later version adds would lie in the padding: the size would not tell of it, and callers of today leave anything there.
+    """
+    end = 0
+    for argument in arguments:
+        size = _SIZES[argument.type]
+        end = -(-end // size) * size + size
+    if end % 8 == 0:
+        return ()
+    return ((ArgumentC("reserved", "int32_t", "0; the place of a member that a later version may add"),
+             CheckC("reserved", _FIELD_TYPES["i32"], int64(0), int64(0), 1)),)
+
+
+def _argument(argument: Argument, doc: str, positive: bool) -> ArgumentC:
+    comment = "; ".join((doc, *_limits_in_words(argument, positive)))
     if argument.type != "ptr":
-        return ArgumentC(argument.name, _SCALAR_TYPES[argument.type], doc)
+        return ArgumentC(argument.name, _SCALAR_TYPES[argument.type], comment)
     const = "" if argument.access == "out" else "const "
     element = _ELEMENT_TYPES[argument.dtype or ""]
-    return ArgumentC(argument.name, f"{const}{element}*", f"{argument.dtype} [{', '.join(argument.shape)}], {doc}")
+    return ArgumentC(argument.name, f"{const}{element}*", f"{argument.dtype} [{', '.join(argument.shape)}], {comment}")
+
+
+def _limits_in_words(argument: Argument, positive: bool) -> Iterator[str]:
+    """The limits that the member's type does not tell of, and a caller may break."""
+    if argument.type == "ptr":
+        yield f"aligned to {argument.alignment} bytes"
+        return
+    if argument.type == "f32":
+        yield f"finite{' and > 0' if positive else ''}"
+    least, most = (None, None) if argument.type == "f32" else argument_limits(argument.type, None, None)
+    if argument.minimum not in (None, least, 0):
+        yield f"at least {argument.minimum}"
+    if argument.maximum not in (None, most):
+        yield f"at most {argument.maximum}"
+    if argument.multiple_of > 1:
+        yield f"a multiple of {argument.multiple_of}"
 
 
 def _check(argument: Argument, positive: bool) -> CheckC:

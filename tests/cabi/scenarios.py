@@ -210,6 +210,19 @@ def sizes(stub_path, library_path, metadata, variant, given):
     return outcome(library.launch, row.operation, library.find_row(variant), args), outcome(library.query, asked)
 
 
+def last_bytes(stub_path, library_path, metadata, sm):
+    """For each operation, launch with something in the last four bytes of the struct, which are no argument: {operation: outcome}."""
+    Stub(stub_path, sm)
+    library, found = fresh_library(library_path), {}
+    for row in metadata.rows:
+        if row.operation in found or row.sm != sm:
+            continue
+        args = _args(metadata, row)
+        ctypes.memset(ctypes.addressof(args) + ctypes.sizeof(args) - 4, 1, 4)
+        found[row.operation] = outcome(library.launch, row.operation, library.find_row(row.variant), args)
+    return found
+
+
 def wrong_operation(stub_path, library_path, metadata, variant, operation):
     """Launch a row with the function of another operation: the outcome."""
     Stub(stub_path, 90)

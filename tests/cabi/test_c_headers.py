@@ -98,6 +98,27 @@ def test_header_has_the_numbers_and_layouts_of_the_runtime(built, zig, tmp_path)
     zig.compile(HOST, ("-std=c11", *WARNINGS, *TOGETHER, f"-I{built.sources.include}", "layout.c"), tmp_path)
 
 
+def test_structs_have_no_padding_at_their_end(built, zig, tmp_path):
+    """So that every member that is ever added shows in the size."""
+    text = (built.sources.include / "fmhaforge.h").read_text()
+    structs = re.findall(r"^typedef struct fmhaforge_\w+ \{\n(.*?)^\} (\w+);", text, re.M | re.S)
+    assert len(structs) == 4 + len(built.metadata.operations)
+    lines = ['#include <stddef.h>\n#include "fmhaforge.h"\n']
+    for members, name in structs:
+        last = re.findall(r"(\w+)(?:\[\d+\])?(?:\)\([^;]*)?;", members)[-1]
+        lines.append(f'_Static_assert(offsetof({name}, {last}) + sizeof((({name}*)0)->{last}) == sizeof({name}), "{name}");\n')
+    (tmp_path / "ends.c").write_text("".join(lines))
+    zig.compile(HOST, ("-std=c11", *WARNINGS, *TOGETHER, f"-I{built.sources.include}", "ends.c"), tmp_path)
+
+
+def test_header_tells_the_limits_of_arguments(built):
+    text = (built.sources.include / "fmhaforge.h").read_text()
+    for words in ("q: float16 [batch, seqlen_q, num_q_heads, head_dim], queries; aligned to 16 bytes\n", "from 0; aligned to 4 bytes\n",
+                  "q_stride_seq: Q: distance of two tokens, in elements; a multiple of 8\n", "num_kv_heads: key/value heads; at least 1\n",
+                  "rounded to float32; finite and > 0; at most 94549\n"):
+        assert words in text, words
+
+
 def test_public_names_have_the_prefix(built):
     """Types, functions and macros of the header all begin with fmhaforge_ or FMHAFORGE_."""
     text = re.sub(r"/\*.*?\*/", "", (built.sources.include / "fmhaforge.h").read_text(), flags=re.S)

@@ -191,6 +191,12 @@ def test_sizes_that_no_struct_has(stub_process, built, shared, given, words):
         assert status == "ABI_MISMATCH" and words in reason
 
 
+def test_the_end_of_a_struct_is_reserved(stub_process, built, shared):
+    """A member that a later version adds there does not change the size, so what today's library does not know must be refused."""
+    found = stub_process(scenarios.last_bytes, shared, built.metadata, 90)
+    assert found == {name: ("INVALID_ARGUMENT", "reserved: 16843009 is above 0; give at most 0") for name in built.metadata.operations}
+
+
 @pytest.mark.parametrize("variant, operation, right", [
     ("fmha_v2_d64", "vit", "llm"), ("fmha_v2_vit_d64", "llm", "vit"), ("fmha_v2_d64_paged", "paged_ragged", "paged")])
 def test_a_row_launched_as_another_operation(stub_process, built, shared, variant, operation, right):
