@@ -30,7 +30,7 @@ static fmhaforge_status ff_submit(const ff_driver_api* driver, const fmhaforge_r
     CUresult error = cluster ? ff_launch_cluster(driver, launch, handle.function, stream)
                              : ff_launch_plain(driver, launch, handle.function, stream);
     if (error != FF_CUDA_SUCCESS) {
-        return ff_driver_error(FMHAFORGE_ERROR_LAUNCH, error, row->variant);
+        return ff_row_error(FMHAFORGE_ERROR_LAUNCH, error, cluster ? "cuLaunchKernelEx" : "cuLaunchKernel", row);
     }
     return FMHAFORGE_OK;
 }

@@ -4,6 +4,14 @@
  * behind, so the next call tries again. Nothing is ever unloaded after it was published, because graphs may hold it.
  */
 
+/* Describe the failure of a driver call that was made for a row. */
+static fmhaforge_status ff_row_error(fmhaforge_status status, CUresult error, const char* call, const fmhaforge_row* row)
+{
+    char what[192];
+    (void)snprintf(what, sizeof what, "%s of %s for SM %d", call, row->variant, row->sm);
+    return ff_driver_error(status, error, what);
+}
+
 /* Whether this row's machine code runs on the device, by the architecture table. */
 static fmhaforge_status ff_check_row_serves(const ff_device* device, const fmhaforge_row* row)
 {
@@ -46,17 +54,17 @@ static fmhaforge_status ff_ready_kernel(const ff_driver_api* driver, const ff_de
             row->sm, device->handle, device->sm, symbol);
     }
     if (error != FF_CUDA_SUCCESS) {
-        return ff_driver_error(FMHAFORGE_ERROR_LOAD, error, "cuLibraryGetKernel");
+        return ff_row_error(FMHAFORGE_ERROR_LOAD, error, "cuLibraryGetKernel", row);
     }
     /* The driver loads lazily; asking for the function brings the code to this device now, not at the first launch. */
     CUfunction function = NULL;
     error = driver->cuKernelGetFunction(&function, *kernel);
     if (error != FF_CUDA_SUCCESS || function == NULL) {
-        return ff_driver_error(FMHAFORGE_ERROR_LOAD, error, "cuKernelGetFunction");
+        return ff_row_error(FMHAFORGE_ERROR_LOAD, error, "cuKernelGetFunction", row);
     }
     error = driver->cuKernelSetAttribute(FF_FUNC_MAX_DYNAMIC_SHARED_SIZE_BYTES, row->smem_bytes, *kernel, device->handle);
     if (error != FF_CUDA_SUCCESS) {
-        return ff_driver_error(FMHAFORGE_ERROR_LOAD, error, "setting the dynamic shared memory of the kernel");
+        return ff_row_error(FMHAFORGE_ERROR_LOAD, error, "cuKernelSetAttribute (dynamic shared memory)", row);
     }
     return FMHAFORGE_OK;
 }
@@ -66,7 +74,7 @@ static fmhaforge_status ff_load_library(const ff_driver_api* driver, const ff_de
     CUlibrary library = NULL;
     CUresult error = driver->cuLibraryLoadData(&library, row->cubin, NULL, NULL, 0, NULL, NULL, 0);
     if (error != FF_CUDA_SUCCESS) {
-        return ff_driver_error(FMHAFORGE_ERROR_LOAD, error, "cuLibraryLoadData");
+        return ff_row_error(FMHAFORGE_ERROR_LOAD, error, "cuLibraryLoadData", row);
     }
     fmhaforge_status status = ff_ready_kernel(driver, device, row, ff_row_codes[row->index].symbol, library, kernel);
     if (status != FMHAFORGE_OK) {
