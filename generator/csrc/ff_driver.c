@@ -10,7 +10,8 @@ typedef CUresult (*ff_get_proc_address)(const char* symbol, void** function, int
 static pthread_mutex_t ff_slow_path = PTHREAD_MUTEX_INITIALIZER;
 static ff_driver_api ff_driver_functions;
 static _Atomic(const ff_driver_api*) ff_driver;
-static _Atomic(pid_t) ff_driver_pid;
+/* The process that uses the driver (upper half) and how many of its threads have begun to (lower half), in one word; 0 is nobody. */
+static _Atomic(uint64_t) ff_driver_users;
 
 /* Describe a driver error; `what` names the call that failed. */
 static fmhaforge_status ff_driver_error(fmhaforge_status status, CUresult error, const char* what)
@@ -71,19 +72,38 @@ static fmhaforge_status ff_open_driver(void)
 }
 
 /*
- * A child of fork() must not use CUDA once its parent has; say so instead of hanging on a copied lock. The pid is set from before the
- * driver is opened: a child that was forked meanwhile by another thread has a copy of a lock that nobody will open.
+ * A child of fork() must not use CUDA once its parent has; say so instead of hanging on a copied lock. The parent counts as a user from
+ * before it locks until after it unlocked: a child that was forked meanwhile by another thread has a copy of a lock that nobody will open.
  */
 static fmhaforge_status ff_check_fork(void)
 {
-    pid_t owner = atomic_load_explicit(&ff_driver_pid, memory_order_acquire);
-    if (owner != 0 && owner != getpid()) {
+    uint64_t users = atomic_load_explicit(&ff_driver_users, memory_order_acquire);
+    if (users != 0 && users >> 32 != (uint32_t)getpid()) {
         return ff_fail(FMHAFORGE_ERROR_FORKED,
             "this process was forked from process %ld after that had used CUDA, and CUDA does not survive fork: "
             "start workers before the first use or by spawn (exec)",
-            (long)owner);
+            (long)(users >> 32));
     }
     return FMHAFORGE_OK;
+}
+
+/* Become one of the users. The word is 0 or of this process. */
+static void ff_begin_use(void)
+{
+    uint64_t first = (uint64_t)(uint32_t)getpid() << 32 | 1;
+    uint64_t users = atomic_load_explicit(&ff_driver_users, memory_order_relaxed);
+    while (!atomic_compare_exchange_weak_explicit(
+        &ff_driver_users, &users, users == 0 ? first : users + 1, memory_order_acq_rel, memory_order_relaxed)) {
+    }
+}
+
+/* Be no user any more, after a failure; the last one leaves nobody. */
+static void ff_end_use(void)
+{
+    uint64_t users = atomic_load_explicit(&ff_driver_users, memory_order_relaxed);
+    while (!atomic_compare_exchange_weak_explicit(
+        &ff_driver_users, &users, (uint32_t)users == 1 ? 0 : users - 1, memory_order_acq_rel, memory_order_relaxed)) {
+    }
 }
 
 /* Hand out the driver's functions, opening the driver on the first call. A failure is not remembered: the next call tries again. */
@@ -97,19 +117,19 @@ static fmhaforge_status ff_get_driver(const ff_driver_api** api)
     if (*api != NULL) {
         return FMHAFORGE_OK;
     }
-    atomic_store_explicit(&ff_driver_pid, getpid(), memory_order_release);
+    ff_begin_use();
     (void)pthread_mutex_lock(&ff_slow_path);
     *api = atomic_load_explicit(&ff_driver, memory_order_relaxed);
     if (*api == NULL) {
-        atomic_store_explicit(&ff_driver_pid, getpid(), memory_order_release); /* another thread's failure may have taken it back */
         status = ff_open_driver();
         if (status == FMHAFORGE_OK) {
             *api = &ff_driver_functions;
             atomic_store_explicit(&ff_driver, *api, memory_order_release);
-        } else {
-            atomic_store_explicit(&ff_driver_pid, 0, memory_order_release);
         }
     }
     (void)pthread_mutex_unlock(&ff_slow_path);
+    if (status != FMHAFORGE_OK) {
+        ff_end_use();
+    }
     return status;
 }

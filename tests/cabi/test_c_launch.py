@@ -2,13 +2,17 @@
 """Loading and launching through the C library, over a stub driver."""
 
 import dataclasses
+import os
+import subprocess
 
 import pytest
 
 import scenarios
 from arguments import expected_launch
-from c_build import HOST
+from c_build import HERE, HOST
 from fmhaforge import expr
+from generator import cabi
+from generator.cabi.compile import WARNINGS
 
 ALL_SMS = (80, 86, 87, 89, 90, 100, 101, 110, 120, 121)
 INT32_MAX = (1 << 31) - 1
@@ -181,6 +185,17 @@ def test_use_after_fork_is_refused(stub_process, built, shared):
 def test_a_child_of_a_fork_during_first_use_does_not_hang(stub_process, shared):
     child, thread = stub_process(scenarios.forked_during_first_use, shared, 90)
     assert "FORKED" in child and "CUDA does not survive fork" in child and thread == ("OK", "")
+
+
+def test_a_child_of_a_fork_during_a_failure_does_not_hang(built, zig, stub_path, tmp_path):
+    """Between the failure and the unlocking of its lock the parent still counts as a user; afterwards it is none, and children may try."""
+    cabi.compile_library_object(built.sources, HOST, tmp_path / "fmhaforge.o", zig, ("pthread_mutex_unlock=slow_unlock",))
+    zig.compile(HOST, ("-std=c11", "-D_GNU_SOURCE", *WARNINGS, f"-I{built.sources.include}", str(HERE / "fork_while_failing.c"), "fmhaforge.o", "-ldl", "-lpthread",
+                       "-o", "program"), tmp_path)
+    environment = {**os.environ, "LD_LIBRARY_PATH": str(stub_path.parent)}
+    environment.pop("STUB_SM", None)
+    done = subprocess.run([tmp_path / "program"], env=environment, capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.split() == ["FMHAFORGE_ERROR_FORKED", "FMHAFORGE_ERROR_NO_DRIVER", "FMHAFORGE_ERROR_NO_DRIVER"]
 
 
 @pytest.mark.parametrize("given, words", [
