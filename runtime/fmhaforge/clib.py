@@ -115,8 +115,8 @@ class CLibrary:
         function.argtypes = arguments
 
     def last_reason(self) -> str:
-        """The reason of this thread's last failure."""
-        return self._dll.fmhaforge_last_reason().decode()
+        """The reason of this thread's last failure. The library cuts what is too long, maybe within a letter."""
+        return self._dll.fmhaforge_last_reason().decode(errors="replace")
 
     def rows(self) -> list[Row]:
         """Every row of the library."""

@@ -186,6 +186,13 @@ def test_abi_version(library):
     assert "ABI version 2 is asked for" in library.last_reason()
 
 
+@pytest.mark.parametrize("name", ["no such", "ü" * 400, "a" + "ü" * 400, "x" * 100000, ""])
+def test_any_name_of_a_variant_gets_a_reason(library, name):
+    with pytest.raises(clib.CLibraryError) as refused:
+        library.find_row(name, 90)
+    assert refused.value.status == "UNSUPPORTED" and refused.value.reason.startswith(f"variant {name} is not in this library"[:350])
+
+
 @pytest.mark.parametrize("changes, size, status, words", [
     ({"size": 8}, 0, "ABI_MISMATCH", "fmhaforge_problem.size is 8"), (None, 0, "INVALID_ARGUMENT", "problem is null"),
     ({}, 16, "ABI_MISMATCH", "fmhaforge_refusal.size is 16")])
