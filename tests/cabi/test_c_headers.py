@@ -46,7 +46,7 @@ def check_with_gcc(folder, headers, suffix, *include):
     if shutil.which(compiler) is None:
         pytest.skip(f"no {compiler} here; zig's clang is tested everywhere")
     units = write_units(folder, headers, suffix)
-    command = [compiler, STANDARDS[suffix], *WARNINGS, "-fsyntax-only", *(f"-I{path}" for path in include), *units]
+    command = [compiler, STANDARDS[suffix], *WARNINGS, "-Wredundant-decls", "-fsyntax-only", *(f"-I{path}" for path in include), *units]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 

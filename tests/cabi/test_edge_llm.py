@@ -191,6 +191,7 @@ def test_headers_compile_with_gcc(builder, combinations, tmp_path, suffix):
 def test_headers_compile_beside_the_cuda_headers(builder, combinations, zig, tmp_path):
     spec = importlib.util.find_spec("nvidia")
     found = [path for root in (spec.submodule_search_locations if spec else ()) for path in Path(root).glob("*/include/cuda_runtime.h")]
+    found += Path("/usr/local").glob("cuda*/include/cuda_runtime.h")
     if not found:
         pytest.skip("no CUDA headers here; without them everything is tested")
     folder = unpack(builder.build(pick(combinations, "sm_90")), tmp_path)
