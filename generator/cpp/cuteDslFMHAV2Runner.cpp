@@ -237,6 +237,10 @@ bool CuteDslFMHAV2Runner::canImplement(int32_t numQHeads, int32_t numKVHeads, in
         operation = FMHAFORGE_OPERATION_VISION_BLOCK;
         mask = FMHAFORGE_MASK_VISION_BLOCK;
     }
+    else if (!isCausal(maskType))
+    {
+        return false; // none of the enumerators
+    }
     return isServed(makeProblem(operation, mask, numQHeads, numKVHeads, headSize), smVersion, dataType);
 }
 
