@@ -21,6 +21,7 @@ from c_build import HERE, HOST
 from generator import cabi, edge_llm
 from generator.cabi.compile import WARNINGS
 from generator.edge_llm import make
+from generator.edge_llm.abi import WRAPPERS
 from generator.edge_llm.sources import EdgeError
 from test_c_headers import GNU, STANDARDS, TOGETHER, check_with_gcc, write_units
 from test_c_libraries import Elf, archive_members
@@ -310,6 +311,18 @@ def test_no_row_for_the_sm(built, zig, tmp_path, combinations):
     document = {**built.document, "rows": [row for row in built.document["rows"] if row["sm"] == 80]}
     with pytest.raises(EdgeError, match="no variant is built for SM 90; build those SMs first"):
         edge_llm.Builder(document, built.bundle, tmp_path, zig).build(pick(combinations, "sm_90"))
+
+
+@pytest.mark.parametrize("abi_class", WRAPPERS)
+def test_an_artifact_of_variants_of_one_class(built, zig, tmp_path, abi_class):
+    """A bundle may be built of some variants only."""
+    name = next(row["variant"] for row in built.document["rows"] if row["abi_class"] == abi_class)
+    document = {**built.document, "rows": [row for row in built.document["rows"] if (row["variant"], row["sm"]) == (name, 90)]}
+    combination, = (c for c in edge_llm.combinations([(90, "desktop")]) if (c.host, c.cuda_major) == ("x86_64", 13))
+    files = edge_llm.Builder(document, built.bundle, tmp_path, zig).build(combination).files
+    members = {member for member, *_ in archive_members(files["libcutedsl_x86_64.a"])}
+    assert members == {f"{name}.o", "fmhaforge.o", "fmhaforge_edge_llm.o"}
+    assert files["include/cutedsl_all.h"].decode().splitlines()[2:] == [f'#include "{name}.h"']
 
 
 def test_a_bundle_that_is_none_or_is_damaged_makes_nothing(built, tmp_path):
