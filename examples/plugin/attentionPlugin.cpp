@@ -206,14 +206,22 @@ AttentionPluginCreator::AttentionPluginCreator()
     mCollection.fields = mFields.data();
 }
 
-//! nullptr for a field of a name or type that the plugin does not know.
+//! nullptr for no fields at all, and for a field of a name or type that the plugin does not know, or without a value.
 nvinfer1::IPluginV3* AttentionPluginCreator::createPlugin(
     nvinfer1::AsciiChar const*, nvinfer1::PluginFieldCollection const* fc, nvinfer1::TensorRTPhase) noexcept
 {
     Attributes attributes;
+    if (fc == nullptr)
+    {
+        return nullptr;
+    }
     for (int32_t i = 0; i < fc->nbFields; ++i)
     {
         PluginField const& field = fc->fields[i];
+        if (field.name == nullptr || field.data == nullptr || field.length != 1)
+        {
+            return nullptr;
+        }
         if (std::strcmp(field.name, kSCALE) == 0 && field.type == PluginFieldType::kFLOAT32)
         {
             attributes.attentionScale = *static_cast<float const*>(field.data);

@@ -22,11 +22,33 @@ nvinfer1::PluginTensorDesc tensor(nvinfer1::DataType type, std::initializer_list
     return made;
 }
 
+//! Whether the creator makes nothing of fields that are no fields of the plugin.
+bool refusesOtherFields()
+{
+    using nvinfer1::PluginFieldType;
+    float const scale = 0.125F;
+    nvinfer1::PluginField const others[] = {{"attention_scale", nullptr, PluginFieldType::kFLOAT32, 1},
+        {"attention_scale", &scale, PluginFieldType::kFLOAT32, 0}, {"attention_scale", &scale, PluginFieldType::kINT32, 1},
+        {"scale", &scale, PluginFieldType::kFLOAT32, 1}, {nullptr, &scale, PluginFieldType::kFLOAT32, 1}};
+    bool refused = getAttentionPluginCreator()->createPlugin("attention", nullptr, nvinfer1::TensorRTPhase::kBUILD) == nullptr;
+    for (nvinfer1::PluginField const& other : others)
+    {
+        nvinfer1::PluginFieldCollection const collection{1, &other};
+        refused = refused && getAttentionPluginCreator()->createPlugin("attention", &collection, nvinfer1::TensorRTPhase::kBUILD) == nullptr;
+    }
+    return refused;
+}
+
 } // namespace
 
 int main()
 {
     using nvinfer1::DataType;
+    if (!refusesOtherFields())
+    {
+        std::printf("plugin: takes fields that it does not have\n");
+        return 1;
+    }
     float const scale = 0.125F;
     int32_t const windowSize = 64;
     nvinfer1::PluginField const fields[] = {{"attention_scale", &scale, nvinfer1::PluginFieldType::kFLOAT32, 1},
