@@ -83,15 +83,21 @@ static fmhaforge_status ff_load_library(const ff_driver_api* driver, const ff_de
     return status;
 }
 
+/* Another thread may be capturing in global mode; loading must neither fail for that nor break its capture. */
+static fmhaforge_status ff_exchange_capture_mode(const ff_driver_api* driver, int* mode)
+{
+    CUresult error = driver->cuThreadExchangeStreamCaptureMode(mode);
+    return error == FF_CUDA_SUCCESS ? FMHAFORGE_OK : ff_driver_error(FMHAFORGE_ERROR_DRIVER, error, "cuThreadExchangeStreamCaptureMode");
+}
+
 static fmhaforge_status ff_load(const ff_driver_api* driver, ff_device* device, const fmhaforge_row* row, CUkernel* kernel)
 {
-    /* Another thread may be capturing in global mode; loading must neither fail for that nor break its capture. */
     int mode = FF_CAPTURE_MODE_RELAXED;
-    CUresult error = driver->cuThreadExchangeStreamCaptureMode(&mode);
-    if (error != FF_CUDA_SUCCESS) {
-        return ff_driver_error(FMHAFORGE_ERROR_DRIVER, error, "cuThreadExchangeStreamCaptureMode");
+    fmhaforge_status status = ff_exchange_capture_mode(driver, &mode);
+    if (status != FMHAFORGE_OK) {
+        return status;
     }
-    fmhaforge_status status = ff_load_library(driver, device, row, kernel);
+    status = ff_load_library(driver, device, row, kernel);
     (void)driver->cuThreadExchangeStreamCaptureMode(&mode);
     if (status == FMHAFORGE_OK) {
         atomic_store_explicit(&device->kernels[row->index], *kernel, memory_order_release);
@@ -121,6 +127,27 @@ static fmhaforge_status ff_get_kernel(
     }
     (void)pthread_mutex_unlock(&ff_slow_path);
     return status;
+}
+
+/*
+ * Bring the code of a kernel that was made ready on this device to the current context, which may be another one of the device: the driver
+ * would do so at the first launch there, which may be captured. Within a capture it is too late, and nothing is done.
+ */
+static fmhaforge_status ff_bring_to_context(const ff_driver_api* driver, const fmhaforge_row* row, CUstream stream, CUkernel kernel)
+{
+    int capture = FF_CAPTURE_STATUS_NONE;
+    if (driver->cuStreamIsCapturing(stream, &capture) != FF_CUDA_SUCCESS || capture != FF_CAPTURE_STATUS_NONE) {
+        return FMHAFORGE_OK;
+    }
+    int mode = FF_CAPTURE_MODE_RELAXED;
+    fmhaforge_status status = ff_exchange_capture_mode(driver, &mode);
+    if (status != FMHAFORGE_OK) {
+        return status;
+    }
+    CUfunction function = NULL;
+    CUresult error = driver->cuKernelGetFunction(&function, kernel);
+    (void)driver->cuThreadExchangeStreamCaptureMode(&mode);
+    return error == FF_CUDA_SUCCESS ? FMHAFORGE_OK : ff_row_error(FMHAFORGE_ERROR_LOAD, error, "cuKernelGetFunction", row);
 }
 
 /* Whether `row` is a row of this very library, not of another bundle in the process. */
@@ -156,8 +183,9 @@ fmhaforge_status fmhaforge_preload(const fmhaforge_row* row, fmhaforge_stream st
     if (status == FMHAFORGE_OK) {
         status = ff_current_device(driver, stream, &device);
     }
-    if (status == FMHAFORGE_OK) {
-        status = ff_get_kernel(driver, device, row, stream, &kernel);
+    if (status != FMHAFORGE_OK) {
+        return status;
     }
-    return status;
+    kernel = atomic_load_explicit(&device->kernels[row->index], memory_order_acquire);
+    return kernel != NULL ? ff_bring_to_context(driver, row, stream, kernel) : ff_get_kernel(driver, device, row, stream, &kernel);
 }

@@ -114,6 +114,20 @@ def capture(stub_path, library_path, metadata, variant, sm):
     return steps, stub.dll.stub_relaxed_loads(), stub.dll.stub_capture_mode()
 
 
+def second_context(stub_path, library_path, metadata, variant, sm):
+    """Use a row in one context, then make it ready and capture it in another one of the device: outcomes, loads, launches, capture mode."""
+    stub, library = Stub(stub_path, sm), fresh_library(library_path)
+    row = next(row for row in metadata.rows if row.variant == variant)
+    args, handle, stream = _args(metadata, row), library.find_row(variant), stub.dll.stub_new_stream(0)
+    steps = [outcome(library.launch, row.operation, handle, args, stream)]
+    stub.dll.cuCtxCreate_v2(ctypes.byref(ctypes.c_void_p()), 0, 0)
+    stub.fail("cuKernelGetFunction", 700)
+    steps += [outcome(library.preload, handle, stream), outcome(library.preload, handle, stream)]
+    stub.dll.stub_set_capturing(stream, 1)
+    steps += [outcome(library.launch, row.operation, handle, args, stream), outcome(library.preload, handle, stream)]
+    return steps, stub.calls("cuLibraryLoadData"), stub.dll.stub_launch_count(), stub.dll.stub_capture_mode()
+
+
 def failing_call(stub_path, library_path, metadata, variant, sm, call, code):
     """Let a driver call fail once during first use, then try again: two outcomes, and loads and unloads."""
     stub, library = Stub(stub_path, sm), fresh_library(library_path)

@@ -14,8 +14,8 @@
 
 #define EXPORT __attribute__((visibility("default")))
 
-enum { MAX_DEVICES = 8, MAX_LAUNCHES = 4096, MAX_PARAMS = 64, MAX_BYTES = 4096, MAX_NAMES = 32 };
-enum { OK = 0, INVALID_VALUE = 1, INVALID_CONTEXT = 201, INVALID_HANDLE = 400, NOT_FOUND = 500 };
+enum { MAX_DEVICES = 8, MAX_CONTEXTS = 16, MAX_LAUNCHES = 4096, MAX_PARAMS = 64, MAX_BYTES = 4096, MAX_NAMES = 32 };
+enum { OK = 0, INVALID_VALUE = 1, INVALID_CONTEXT = 201, INVALID_HANDLE = 400, NOT_FOUND = 500, CAPTURE_UNSUPPORTED = 900 };
 
 struct device {
     int sm;
@@ -42,6 +42,7 @@ struct kernel {
     int param_count;
     int param_bytes[MAX_PARAMS];
     int smem_bytes[MAX_DEVICES];
+    struct context* contexts[MAX_CONTEXTS]; /* that its code was brought to */
 };
 
 struct launch {

@@ -66,9 +66,24 @@ static int fake_cuLibraryGetKernel(struct kernel** kernel, struct library* libra
     return OK;
 }
 
+/* Bring a kernel's code to the current context, which a driver that loads lazily does at first need. Whether it was there already. */
+static int bring(struct kernel* kernel)
+{
+    pthread_mutex_lock(&stub.lock);
+    int place = 0;
+    while (place < MAX_CONTEXTS - 1 && kernel->contexts[place] != NULL && kernel->contexts[place] != current) {
+        ++place;
+    }
+    int known = kernel->contexts[place] == current;
+    kernel->contexts[place] = current;
+    pthread_mutex_unlock(&stub.lock);
+    return known;
+}
+
 static int fake_cuKernelGetFunction(struct kernel** function, struct kernel* kernel)
 {
     ENTER();
+    bring(kernel);
     *function = kernel;
     return OK;
 }
@@ -99,6 +114,9 @@ static int record(const struct config* config, const uint32_t* cluster, struct k
     }
     if (kernel->library->unloaded || config->smem_bytes > (uint32_t)kernel->smem_bytes[current->device]) {
         return INVALID_HANDLE;
+    }
+    if (!bring(kernel) && (uintptr_t)config->stream > 2 && config->stream->capturing) {
+        return CAPTURE_UNSUPPORTED;
     }
     pthread_mutex_lock(&stub.lock);
     struct launch* made = &stub.launches[stub.launch_count < MAX_LAUNCHES ? stub.launch_count : MAX_LAUNCHES - 1];

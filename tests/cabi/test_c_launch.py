@@ -98,6 +98,14 @@ def test_first_load_during_capture_is_refused_and_can_be_repeated(stub_process, 
     assert (relaxed_loads, mode_after) == (1, 0)
 
 
+def test_a_row_is_made_ready_in_each_context_of_a_device(stub_process, built, shared):
+    """Its code is loaded once for the device, but the driver brings it to a context at first need, which must not be within a capture."""
+    steps, loads, launches, mode = stub_process(scenarios.second_context, shared, built.metadata, "fmha_v2_d128", 90)
+    assert [status for status, _ in steps] == ["OK", "LOAD", "OK", "OK", "OK"]
+    assert steps[1][1].startswith("cuKernelGetFunction of fmha_v2_d128 for SM 90 failed: CUDA_ERROR_STUB (700)")
+    assert (loads, launches, mode) == (1, 2, 0)
+
+
 @pytest.mark.parametrize("call, status, loads, unloads", [
     ("cuLibraryLoadData", "LOAD", 2, 0),
     ("cuLibraryGetKernel", "LOAD", 2, 1),
