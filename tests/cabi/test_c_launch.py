@@ -198,8 +198,8 @@ def test_a_child_of_a_fork_during_first_use_does_not_hang(stub_process, shared):
 def test_a_child_of_a_fork_during_a_failure_does_not_hang(built, zig, stub_path, tmp_path):
     """Between the failure and the unlocking of its lock the parent still counts as a user; afterwards it is none, and children may try."""
     cabi.compile_library_object(built.sources, HOST, tmp_path / "fmhaforge.o", zig, ("pthread_mutex_unlock=slow_unlock",))
-    zig.compile(HOST, ("-std=c11", "-D_GNU_SOURCE", *WARNINGS, f"-I{built.sources.include}", str(HERE / "fork_while_failing.c"), "fmhaforge.o", "-ldl", "-lpthread",
-                       "-o", "program"), tmp_path)
+    zig.compile(HOST, ("-std=c11", "-D_GNU_SOURCE", *WARNINGS, f"-I{built.sources.include}", str(HERE / "fork_while_failing.c"), "fmhaforge.o",
+                       "-ldl", "-lpthread", "-o", "program"), tmp_path)
     environment = {**os.environ, "LD_LIBRARY_PATH": str(stub_path.parent)}
     environment.pop("STUB_SM", None)
     done = subprocess.run([tmp_path / "program"], env=environment, capture_output=True, text=True, check=True, timeout=60)

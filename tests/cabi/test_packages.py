@@ -97,16 +97,21 @@ def test_cmake_component_and_version(place, tmp_path):
     assert "version" in configure("0.2 REQUIRED", 1) and "version" in configure("1.0 REQUIRED", 1)
 
 
+def script(tmp_path, system, processor, pointer_bytes, *lines):
+    """What a CMake script says on such a machine."""
+    machine = (f"set(CMAKE_SYSTEM_NAME {system})", f'set(CMAKE_SYSTEM_PROCESSOR "{processor}")', f"set(CMAKE_SIZEOF_VOID_P {pointer_bytes})")
+    (tmp_path / "script.cmake").write_text("\n".join(("cmake_minimum_required(VERSION 3.19)", *machine, *lines, "")))
+    return run("cmake", "-P", tmp_path / "script.cmake")
+
+
 def accepted_version(place, tmp_path, own, wanted):
     """Whether a bundle that says it is of version `own` is taken by find_package(fmhaforge `wanted`)."""
     bundle = tmp_path / "bundle"
     shutil.copytree(place, bundle, symlinks=True, dirs_exist_ok=True)
     path = bundle / "lib" / "cmake" / "fmhaforge" / "fmhaforge-config-version.cmake"
     path.write_text(path.read_text().replace('set(PACKAGE_VERSION "0.1.0")', f'set(PACKAGE_VERSION "{own}")'))
-    (tmp_path / "version.cmake").write_text(
-        f'cmake_minimum_required(VERSION 3.19)\nset(CMAKE_SYSTEM_NAME Linux)\nset(CMAKE_SYSTEM_PROCESSOR riscv)\nfind_package(fmhaforge {wanted} QUIET CONFIG PATHS '
-        f'"{bundle}/lib/cmake" NO_DEFAULT_PATH)\nmessage("considered ${{fmhaforge_CONSIDERED_VERSIONS}} reason ${{fmhaforge_NOT_FOUND_MESSAGE}}")\n')
-    text = run("cmake", "-P", tmp_path / "version.cmake")
+    text = script(tmp_path, "Linux", "riscv", 8, f'find_package(fmhaforge {wanted} QUIET CONFIG PATHS "{bundle}/lib/cmake" NO_DEFAULT_PATH)',
+                  'message("considered ${fmhaforge_CONSIDERED_VERSIONS} reason ${fmhaforge_NOT_FOUND_MESSAGE}")')
     assert f"considered {own}" in text
     return "has no libraries" in text
 
@@ -120,18 +125,16 @@ def test_cmake_versions(prefix, tmp_path, own, wanted, accepted):
     assert accepted_version(prefix, tmp_path, own, wanted) is accepted
 
 
-@pytest.mark.parametrize("system, processor, bits, words", [
+@pytest.mark.parametrize("system, processor, pointer_bytes, words", [
     ("Linux", "aarch64", 8, "has no libraries for aarch64: build it with hosts=, out of x86_64,aarch64 (64-bit Linux)"),
     ("Linux", "riscv64", 8, "has no libraries for processor 'riscv64'"), ("Linux", "armv7l", 4, "32-bit code on processor 'armv7l'"),
     ("Linux", "x86_64", 4, "32-bit code on x86_64"), ("Linux", "", 8, "has no libraries for processor ''"),
     ("Darwin", "x86_64", 8, "has no libraries for x86_64 of Darwin"), ("Linux", "AMD64", 8, "")])
-def test_cmake_takes_no_library_of_another_machine(prefix, tmp_path, system, processor, bits, words):
+def test_cmake_takes_no_library_of_another_machine(prefix, tmp_path, system, processor, pointer_bytes, words):
     need("cmake")
-    (tmp_path / "ask.cmake").write_text(
-        f"cmake_minimum_required(VERSION 3.19)\nset(CMAKE_SYSTEM_NAME {system})\nset(CMAKE_SYSTEM_PROCESSOR \"{processor}\")\nset(CMAKE_SIZEOF_VOID_P {bits})\n"
-        f'set(fmhaforge_FIND_COMPONENTS none)\nset(fmhaforge_FIND_REQUIRED_none TRUE)\ninclude("{prefix}/lib/cmake/fmhaforge/fmhaforge-config.cmake")\n'
-        'message("${fmhaforge_NOT_FOUND_MESSAGE}")\n')
-    assert (words or "this bundle has no kernel of operation none") in run("cmake", "-P", tmp_path / "ask.cmake")
+    text = script(tmp_path, system, processor, pointer_bytes, "set(fmhaforge_FIND_COMPONENTS none)", "set(fmhaforge_FIND_REQUIRED_none TRUE)",
+                  f'include("{prefix}/lib/cmake/fmhaforge/fmhaforge-config.cmake")', 'message("${fmhaforge_NOT_FOUND_MESSAGE}")')
+    assert (words or "this bundle has no kernel of operation none") in text
 
 
 @pytest.mark.parametrize("kind", ["static", "shared"])
