@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import platform
+import struct
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -31,6 +32,8 @@ STATUSES = ("OK", "INVALID_ARGUMENT", "UNSUPPORTED", "NO_DRIVER", "WRONG_DEVICE"
 """The numbers of the C ABI; the header is generated from them. Compiled programs hold them: never change or reuse one."""
 
 _CTYPES = {"ptr": ctypes.c_void_p, "i32": ctypes.c_int32, "i64": ctypes.c_int64, "f32": ctypes.c_float}
+_FORMATS = {"ptr": "P", "i32": "i", "i64": "q", "f32": "f"}
+"""Type of an argument -> the field that ctypes makes of it, and how `struct` packs that."""
 
 
 def _status(number: int) -> str:
@@ -72,13 +75,29 @@ def args_struct(layout: tuple[tuple[str, str], ...]) -> type[CheckedStructure]:
     return type("Args", (CheckedStructure,), {"_fields_": fields})
 
 
+@lru_cache(maxsize=None)
+def _packing(layout: tuple[tuple[str, str], ...]) -> struct.Struct:
+    """How the bytes of such a struct are packed; what does not fit is an error there, too."""
+    return struct.Struct("@N" + "".join(_FORMATS[type_] for _, type_ in layout) + "0q")
+
+
 def make_args(operation: Operation, values: Mapping[str, int | float]) -> CheckedStructure:
     """The argument struct of `operation` filled with `values` (every argument must be there; addresses are integers).
 
     Raises ArgumentError for a value that its field does not hold.
     """
-    struct = args_struct(tuple((argument.name, argument.type) for argument in operation.arguments.values()))
-    return struct(size=ctypes.sizeof(struct), **{name: values[name] for name in operation.arguments})
+    layout = tuple((argument.name, argument.type) for argument in operation.arguments.values())
+    made = args_struct(layout)
+    given = {name: values[name] for name in operation.arguments}
+    try:
+        packed = _packing(layout).pack(ctypes.sizeof(made), *[0 if type_ == "f32" else given[name] for name, type_ in layout])
+    except struct.error:
+        return made(size=ctypes.sizeof(made), **given)  # field by field, which is slow and says what does not fit
+    args = made.from_buffer_copy(packed)
+    for name, type_ in layout:
+        if type_ == "f32":
+            setattr(args, name, given[name])
+    return args
 
 
 def library_file() -> str:

@@ -28,16 +28,16 @@ class PreparedLaunch:
     be changed as well. The device of the runner must be the current one, and the memory must live until the work is done.
     """
 
-    __slots__ = ("row", "_stream", "_args", "_library", "_name", "_launch", "_row_argument", "_args_argument", "_stream_argument")
+    __slots__ = ("row", "_stream", "_args", "_library", "_preflight", "_launch", "_row_argument", "_args_argument", "_stream_argument")
 
-    def __init__(self, library: CLibrary, row: Row, handle: ctypes._Pointer, args: CheckedStructure, stream: int):
+    def __init__(self, library: CLibrary, row: Row, handle: ctypes._Pointer, args: CheckedStructure, stream: int, preflight: str):
         self.row = row
         self._stream = stream
         self._stream_argument = pointer_argument(stream)
         self._args = args
         self._args_argument = pointer_argument(ctypes.addressof(args))
         self._library = library
-        self._name = f"fmhaforge_launch_{row.operation}"
+        self._preflight = preflight
         self._launch = library.launcher(row.operation)
         self._row_argument = pointer_argument(ctypes.addressof(handle.contents))
 
@@ -60,7 +60,7 @@ class PreparedLaunch:
         """Enqueues the work. Raises CLibraryError (a value that the library refuses, a launch that fails), or LoadError when the row cannot be loaded."""
         status = self._launch(self._row_argument, self._args_argument, self._stream_argument)
         if status:
-            _check(self._library, self.row, self._name, status)
+            _check(self._library, self.row, f"fmhaforge_launch_{self.row.operation}", status, self._preflight)
 
 
 class LibraryRunner(Runner):
@@ -79,6 +79,7 @@ class LibraryRunner(Runner):
         rows = (row for row in bundle.metadata.rows if not row.checked)
         self._indices = {(row.variant, row.sm): index for index, row in enumerate(rows)}
         self._preparing = threading.local()
+        self._handles: dict[tuple[str, int], ctypes._Pointer] = {}
 
     def prepare(self, function: str, *arguments: object, **named: object) -> PreparedLaunch | None:
         """Checks and loads what `function` ("run", "run_paged", ...) would launch with these arguments, and launches nothing.
@@ -96,6 +97,12 @@ class LibraryRunner(Runner):
             del self._preparing.launches
 
     def _handle(self, row: Row) -> ctypes._Pointer:
+        key = row.variant, row.sm
+        if key not in self._handles:
+            self._handles[key] = self._find(row)
+        return self._handles[key]
+
+    def _find(self, row: Row) -> ctypes._Pointer:
         handle = self._library.row(self._indices[row.variant, row.sm])
         if not handle or handle.contents.cubin_sha256.decode() != row.cubin_sha256:
             raise LoadError(row.label, "the C library holds another cubin than the metadata says; fetch the bundle again")
@@ -103,28 +110,28 @@ class LibraryRunner(Runner):
 
     def _ready(self, row: Row, place: Place, stream: int, preflight: str) -> None:
         status = self._library.try_preload(self._handle(row), stream)
-        _check(self._library, row, preflight, status)
+        _check(self._library, row, "fmhaforge_preload", status, preflight)
 
     def _submit(self, row: Row, place: Place, shape: layout.Layout, values: Mapping[str, int | float], stream: int, preflight: str) -> None:
         operation = self._bundle.metadata.operations[row.operation]
         if any(shape.values[name] == 0 for name in row.plan.empty_if_zero):
             return
-        self._ready(row, place, stream, preflight)
-        launch = PreparedLaunch(self._library, row, self._handle(row), make_args(operation, {**shape.values, **values}), stream)
+        launch = PreparedLaunch(self._library, row, self._handle(row), make_args(operation, {**shape.values, **values}), stream, preflight)
         pending = getattr(self._preparing, "launches", None)
         if pending is None:
-            launch()
+            launch()  # loads the row if need be
         else:
+            self._ready(row, place, stream, preflight)
             pending.append(launch)
 
 
-def _check(library: CLibrary, row: Row, call: str, status: int) -> None:
-    """Raises the runtime's error for a status of the library."""
+def _check(library: CLibrary, row: Row, call: str, status: int, preflight: str) -> None:
+    """Raises the runtime's error for the status of a call of the library; `preflight` is the runner's function that loads the row."""
     try:
         library.check(call, status)
     except CLibraryError as error:
         kind = _RAISED.get(error.status)
         if kind is None:
             raise
-        hint = f"; call {call}(stream) before the capture begins" if kind is CaptureError else ""
+        hint = f"; call {preflight}(stream) before the capture begins" if kind is CaptureError else ""
         raise kind(row.label, error.reason + hint) from error

@@ -22,7 +22,7 @@ class Prepared:
             self.got.append((row, args, stream))
             return 0
         library = SimpleNamespace(launcher=lambda operation: entry)
-        self.launch = PreparedLaunch(library, SimpleNamespace(operation="llm"), ctypes.pointer(self.row), self.args, stream)
+        self.launch = PreparedLaunch(library, SimpleNamespace(operation="llm"), ctypes.pointer(self.row), self.args, stream, "preflight_llm")
 
 
 def test_it_keeps_its_arguments():
