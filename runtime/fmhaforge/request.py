@@ -44,8 +44,9 @@ def checked(metadata: Metadata, query: object) -> Query:
     """
     if not isinstance(query, Query):
         raise ArgumentError("query", f"must be a fmhaforge.Query, not {query!r}")
-    if not query.operations or isinstance(query.operations, str) or not isinstance(query.operations, Collection) or not all(isinstance(name, str) for name in query.operations):
-        raise ArgumentError("operations", f"must be a tuple of names, such as ('llm',), not {query.operations!r}")
+    operations = query.operations
+    if not operations or isinstance(operations, str) or not isinstance(operations, Collection) or not all(isinstance(name, str) for name in operations):
+        raise ArgumentError("operations", f"must be a tuple of names, such as ('llm',), not {operations!r}")
     if query.route not in ROUTES:
         raise ArgumentError("route", f"{query.route!r} is unknown; use {' or '.join(ROUTES)}")
     asked = [metadata.operations[name] for name in query.operations if name in metadata.operations]
